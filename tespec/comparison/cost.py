@@ -13,8 +13,10 @@ from tespec.comparison.tables import NONE, PUBLISHED, Table, rules_between
 NAME = "cost"
 PRETRAINING = "pretraining"
 NOTES = (
-    "Published: pre-training on four RTX6000, fine-tuning on one or two, inference of one window on one.",
-    "Measured: mean over all runs with default settings, on these machines: {}. Inference of one window at a time.",
+    "Published: pre-training on four RTX6000, fine-tuning on one or two, inference of one window "
+    "on one.",
+    "Measured: mean over all runs with default settings, on these machines: {}. Inference of one "
+    "window at a time.",
 )
 
 
@@ -41,9 +43,8 @@ def cost_table(frame: pd.DataFrame, where: Mapping[str, str] = {}) -> Table:
     means["text"] = means["value"].map("{:.3g}".format)
     long = pd.concat([part for part in (published, means) if len(part)], ignore_index=True)
     wide = long.pivot(index="row", columns=["column", "source"], values="text")
-    order = {column: number for number, column in enumerate(content["columns"])}
-    pairs = set(long[["column", "source"]].itertuples(index=False, name=None))
-    keys = sorted(pairs, key=lambda key: (order[key[0]], key[1] != PUBLISHED, key[1]))
+    order = list(content["columns"])
+    keys = sorted(wide.columns, key=lambda key: (order.index(key[0]), key[1] != PUBLISHED, key[1]))
     cells = wide.reindex(index=rows.index, columns=pd.MultiIndex.from_tuples(keys)).fillna(NONE)
     titles = [(content["columns"][column], "", source) for column, source in keys]
     cells.columns = pd.MultiIndex.from_tuples(titles)
@@ -64,29 +65,26 @@ def cost_table(frame: pd.DataFrame, where: Mapping[str, str] = {}) -> Table:
 
 
 def _measured_runs(frame: pd.DataFrame, where: Mapping[str, str]) -> pd.DataFrame:
-    """One row per evaluation or pre-training with default settings, or as `where` says."""
+    """Select evaluations and pre-trainings by `where` and `DEFAULTS`, one row each."""
     runs = frame[frame["kind"].isin(["evaluation", PRETRAINING])].drop_duplicates("name")
-    for key, wanted in (
-        {name: as_text(value) for name, value in DEFAULTS.items()} | dict(where)
-    ).items():
-        runs = runs[matches(runs[key], wanted)]
+    for key, value in (DEFAULTS | dict(where)).items():
+        runs = runs[matches(runs[key], as_text(value))]
     runs = runs[runs["results_version"] == runs["results_version"].max()]
     settings = runs[["data", "profile", "results_version"]].to_dict("records")
     sources = [f"{MEASURED} ({setting_name(setting)})" for setting in settings]
-    is_pretraining = runs["kind"] == PRETRAINING
     return runs.assign(
         source=pd.Series(sources, runs.index, dtype=object),
-        column=runs["task"].mask(is_pretraining, PRETRAINING),
+        column=runs["task"].mask(runs["kind"] == PRETRAINING, PRETRAINING),
     )
 
 
 def _values_by_row(runs: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
     """Numbers of the runs in long form: row of the table, column, source and value."""
     parts = []
-    for row, fact in enumerate(rows.to_dict("records")):
-        of_row = runs[runs["column"].isin(fact["values"])]
+    for row, facts in enumerate(rows.to_dict("records")):
+        selected = runs[runs["column"].isin(facts["values"])]
         for key in ("arch", "backbone", "method"):
-            of_row = of_row[of_row[key] == fact[key]] if fact[key] else of_row
-        part = of_row[["column", "source"]].assign(row=row, value=of_row[fact["quantity"]])
-        parts.append(part.dropna(subset="value"))
-    return pd.concat(parts, ignore_index=True)
+            selected = selected[selected[key] == facts[key]] if facts[key] else selected
+        values = selected[facts["quantity"]]
+        parts.append(selected[["column", "source"]].assign(row=row, value=values))
+    return pd.concat(parts, ignore_index=True).dropna(subset="value")

@@ -1,4 +1,7 @@
-"""Tidy DataFrame of all records, with one row per record, metric and group of frames, and its selection for tables."""
+"""Tidy DataFrame of all records, and its selection for tables.
+
+It has one row per record, metric and group of frames.
+"""
 
 from __future__ import annotations
 
@@ -18,38 +21,17 @@ if TYPE_CHECKING:
 
 # Columns that identify a table cell: grouping by all of them averages over seeds only.
 CELL = [
-    *(
-        "kind",
-        "method",
-        "method_version",
-        "plugin",
-        "arch",
-        "backbone",
-        "task",
-        "task_version",
-        "data",
-    ),
-    *("data_fingerprint", "profile", "split", "label_fraction", "frozen", "variant", "overrides"),
-    *("pretraining_overrides", "weights", "results_version", "metric", "frames"),
+    *["kind", "method", "method_version", "plugin", "arch", "backbone", "task", "task_version"],
+    *["data", "data_fingerprint", "profile", "split", "label_fraction", "frozen", "variant"],
+    *["overrides", "pretraining_overrides", "weights", "results_version", "metric", "frames"],
 ]
+COSTS = ["backbone_parameters", "head_parameters", "training_hours", "inference_ms"]
 COLUMNS = [
     *CELL,
-    *(
-        "seed",
-        "pretraining_seed",
-        "value",
-        "unit",
-        "better",
-        "main",
-        "metric_title",
-        "classes",
-        "recordings",
-    ),
-    *("partial", "title", "group", "network", "pretraining_data", "machine", "revision"),
-    *("written", "name", "command"),
-    *("backbone_parameters", "head_parameters", "training_hours", "inference_ms"),
+    *["seed", "pretraining_seed", "value", "unit", "better", "main", "metric_title", "classes"],
+    *["recordings", "partial", "title", "group", "network", "pretraining_data", "machine"],
+    *["revision", "written", "name", "command", *COSTS],
 ]
-COSTS = COLUMNS[-4:]
 ALL_FRAMES = "all"
 # Values that tables show unless a filter or `by` names the column.
 DEFAULTS = {
@@ -87,6 +69,11 @@ def results(folder: str | Path | None = None) -> pd.DataFrame:
         recordings or frames) for a mean that leaves some out, else "". `attrs["left_out"]` lists
         files that are not records.
 
+    >>> import tespec
+    >>> df = tespec.results("results/sample")
+    >>> df[df.main & (df.kind == "evaluation")].metric.unique().tolist()
+    ['miou']
+
     Raises:
         UserError: the folder does not exist, or is not a results folder.
     """
@@ -100,7 +87,8 @@ def to_frame(records: Iterable[Record]) -> pd.DataFrame:
     """Convert records to the DataFrame that `results` returns."""
     import pandas as pd  # takes half a second, too long before a usage error
 
-    rows, titles = [], task_titles()
+    titles = task_titles()
+    rows = []
     for record in records:
         facts = _facts(record, titles)
         rows += [facts | number for number in _numbers(record)]
@@ -112,15 +100,15 @@ def to_frame(records: Iterable[Record]) -> pd.DataFrame:
 
 def _facts(record: Record, titles: Mapping[str, str]) -> dict[str, Any]:
     recipe = record.weights.get("recipe") or {}
-    dataset, data = recipe.get("dataset", ""), recipe.get("data")
+    dataset = recipe.get("dataset", "")
+    data = recipe.get("data")
     learned = dataset if data in (None, "sample") else data
     other = {"data": learned} if dataset in titles and learned != dataset else {}
+    published = record.facts.get("pretraining_data", "")
     return {
         **{name: getattr(record, name) for name in COLUMNS if name in Record.model_fields},
         **{name: record.facts.get(name, "") for name in ("title", "group", "backbone")},
-        "pretraining_data": titles.get(learned, learned)
-        if dataset
-        else record.facts.get("pretraining_data", ""),
+        "pretraining_data": titles.get(learned, learned) if dataset else published,
         "network": str(record.config.get("backbone", "")),
         "label_fraction": float(record.config.get("label_fraction", 1.0)),
         "frozen": bool(record.config.get("freeze", False)),
@@ -139,46 +127,43 @@ def _facts(record: Record, titles: Mapping[str, str]) -> dict[str, Any]:
 
 def _numbers(record: Record) -> Iterable[dict[str, Any]]:
     main = next(iter(record.scores), next(iter(record.metrics), ""))
-    means = [each.rpartition(": ") for each in record.protocol.get("partial means", "").split("; ")]
-    partial = {mean: count for mean, _, count in means}  # see `tespec.metrics.partial_means`
+    texts = record.protocol.get("partial means", "").split("; ")
+    # see `tespec.metrics.partial_means`
+    partial = {mean: count for mean, _, count in (text.rpartition(": ") for text in texts)}
     for frames, numbers in {ALL_FRAMES: record.metrics, **record.groups}.items():
         for metric, value in numbers.items():
             score = record.scores.get(metric)
-            unit, better, title = (
-                (score.unit, score.better, score.title) if score else ("", "", metric)
-            )
-            number = {
+            yield {
                 "metric": metric,
                 "frames": frames,
                 "value": value,
-                "unit": unit,
-                "better": better,
+                "unit": score.unit if score else "",
+                "better": score.better if score else "",
+                "main": metric == main and frames == ALL_FRAMES,
+                "metric_title": score.title if score else metric,
+                "partial": partial.get(f"{frames} {metric}", ""),
             }
-            number |= {"main": metric == main and frames == ALL_FRAMES, "metric_title": title}
-            yield number | {"partial": partial.get(f"{frames} {metric}", "")}
 
 
 def machine(record: Record) -> str:
     """GPU of a record, or its CPU and number of threads."""
-    made = record.environment
-    if made.get("device") not in ("", "cpu", None):
-        return str(made["device"])
-    return f"{made.get('cpu', '')}, {made.get('threads', '?')} threads"
+    environment = record.environment
+    if environment.get("device") not in ("", "cpu", None):
+        return str(environment["device"])
+    return f"{environment.get('cpu', '')}, {environment.get('threads', '?')} threads"
 
 
 def _weights(record: Record) -> str:
     recipe = record.weights.get("recipe") or {}
-    if (
-        "dataset" not in recipe
-    ):  # a file from elsewhere, perhaps converted by `tespec weights convert`
+    # a file from elsewhere, perhaps converted by `tespec weights convert`
+    if "dataset" not in recipe:
         return str(record.weights.get("sha256", ""))[:12]
-    return ", ".join(
-        str(recipe.get(key, "")) for key in ("dataset", "data", "profile", "data_fingerprint")
-    )
+    keys = ("dataset", "data", "profile", "data_fingerprint")
+    return ", ".join(str(recipe.get(key, "")) for key in keys)
 
 
 def _settings(overrides: Mapping[str, Any], prefix: str = "") -> str:
-    """Format changed settings as one line sorted by name, without those that have their own column."""
+    """Format changed settings as one line, by name, without those that have a column."""
     keys = sorted({*overrides} - {"label_fraction", "freeze", "backbone"})
     return ", ".join(f"{prefix}{key}={overrides[key]}" for key in keys)
 
@@ -186,14 +171,23 @@ def _settings(overrides: Mapping[str, Any], prefix: str = "") -> str:
 def select(
     frame: pd.DataFrame, where: Mapping[str, str], by: str = "", free: Iterable[str] = ()
 ) -> tuple[pd.DataFrame, list[str]]:
-    """Select evaluations and references by `where`, and by `DEFAULTS` for columns not in `where`, `by` or `free`.
+    """Select the evaluations and references that tables show.
 
-    Only the newest results version is kept, only the newest version, plug-in and weights of a
-    method, and only the newest result of a cell and seed.
+    Of several results versions, of versions, plug-ins and weights of a method, and of results of a
+    cell and seed, only the newest is selected.
+
+    Args:
+        frame: DataFrame from `results`.
+        where: value by column, with `*` and `?` as in file names.
+        by: column whose values are shown side by side, one of `LEVELS`.
+        free: columns that the table shows in another way.
 
     Returns:
         The rows with additional columns `tta` and `column`, and notes on the results that were left
-        out.
+        out. Columns that are not in `where`, `by` or `free` have the values of `DEFAULTS`.
+
+    Raises:
+        UserError: a column does not exist, or a value matches no results.
     """
     for key in where:
         if key not in COLUMNS:
@@ -201,28 +195,28 @@ def select(
     if by and by not in LEVELS:
         raise UserError(f"column {by}", "cannot be used with --by", suggest(by, LEVELS))
     chosen = frame[frame["kind"].isin(["evaluation", "reference"])]
-    for key, wanted in where.items():
-        kept = matches(chosen[key], wanted)
-        if not kept.any() and not (
-            key in PROTOCOL and matches(published_frame()[key], wanted).any()
-        ):
+    for key, pattern in where.items():
+        selected = matches(chosen[key], pattern)
+        is_published = key in PROTOCOL and matches(published_frame()[key], pattern).any()
+        if not selected.any() and not is_published:
             known = filter(None, chosen[key].map(as_text).unique())
-            raise UserError(f"{key}={wanted}", "matches no results", suggest(wanted, known))
-        chosen = chosen[kept]
-    ablated = {variant for each in read_ablations().values() for variant in each.variants} - {""}
+            raise UserError(f"{key}={pattern}", "matches no results", suggest(pattern, known))
+        chosen = chosen[selected]
+    ablated = {name for table in read_ablations().values() for name in table.variants} - {""}
     named = {*where, by, *free}
     left_out: list[str] = []
     for key, value in DEFAULTS.items():
         if key in named or (key == "pretraining_overrides" and "variant" in named):
             continue
-        kept = chosen[key] == value
-        others = chosen[~kept & ~chosen["variant"].isin(ablated)]  # ablations have their own tables
+        selected = chosen[key] == value
+        others = chosen[~selected & ~chosen["variant"].isin(ablated)]  # they have separate tables
         if key != "frames" and len(others):
-            values = ", ".join(as_text(each) for each in others[key].unique()[:3])
+            values = ", ".join(map(as_text, others[key].unique()[:3]))
+            count = others["name"].nunique()
             left_out.append(
-                f"Not shown: {others['name'].nunique()} results with {key} {values} (--where {key}=VALUE)."
+                f"Not shown: {count} results with {key} {values} (--where {key}=VALUE)."
             )
-        chosen = chosen[kept]
+        chosen = chosen[selected]
     if "results_version" not in named:
         chosen = _newest(
             chosen, ["task", "data", "profile"], ["results_version"], "results_version", left_out
@@ -239,31 +233,36 @@ def select(
 
 
 def column_names(
-    frame: pd.DataFrame, said: Iterable[str], more: Iterable[str] = ()
+    frame: pd.DataFrame, free: Iterable[str], more: Iterable[str] = ()
 ) -> pd.Series[str]:
-    """Name the measured column of each row by data, profile, and each setting that is not the default.
+    """Name the measured column of each row by data, profile, and settings that are not the default.
 
-    Settings in `said` are left out, because the table shows them elsewhere. Columns of the same
-    name are distinguished by the settings and columns of `more` in which they differ.
+    Args:
+        frame: rows of the frame of `results`.
+        free: settings that the table shows in another way.
+        more: columns that distinguish columns of the same name, in addition to the settings.
     """
-    keys = [key for key in [*SETTING, *more] if key not in {*said}]
+    keys = [key for key in [*SETTING, *more] if key not in {*free}]
     settings = frame[["task", *keys]].drop_duplicates()
-    settings = settings.assign(
-        column=[setting_name(facts) for facts in settings.to_dict("records")]
-    )
-    for _, alike in settings.groupby(["task", "column"]):
+    settings["column"] = [setting_name(facts) for facts in settings.to_dict("records")]
+    for _, same_name in settings.groupby(["task", "column"]):
         for key in keys:
-            texts = alike[key].map(as_text)
+            texts = same_name[key].map(as_text)
             if texts.nunique() > 1:
-                settings.loc[alike.index, "column"] += f", {key} " + texts
+                settings.loc[same_name.index, "column"] += f", {key} " + texts
     names = frame[["task", *keys]].merge(settings, how="left")["column"]
     return names.map(lambda name: f"{MEASURED} ({name})").astype(object).set_axis(frame.index)
 
 
-def matches(values: pd.Series[Any], wanted: str) -> pd.Series[bool]:
-    """Compare the texts of `values` with `wanted`, which may have `*` and `?` as in file names."""
+def matches(values: pd.Series[Any], pattern: str) -> pd.Series[bool]:
+    """Compare the texts of values with a pattern.
+
+    Args:
+        values: column of the frame.
+        pattern: text, in which `*` and `?` are wildcards as in file names.
+    """
     texts = values.map(as_text)
-    return (texts == wanted) | texts.map(lambda text: fnmatchcase(text, wanted)).astype(bool)
+    return (texts == pattern) | texts.map(lambda text: fnmatchcase(text, pattern)).astype(bool)
 
 
 def as_text(value: Any) -> str:
@@ -272,28 +271,29 @@ def as_text(value: Any) -> str:
 
 
 def _newest(
-    frame: pd.DataFrame, places: list[str], versions: list[str], order: str, left_out: list[str]
+    frame: pd.DataFrame, keys: list[str], versions: list[str], order: str, left_out: list[str]
 ) -> pd.DataFrame:
-    """Keep the rows with the newest `versions` in each of `places`, and add a note on the others to `left_out`."""
+    """Select the rows with the newest `versions`, by the column `order`, in each group of `keys`.
+
+    A note on the other rows is added to `left_out`.
+    """
     if frame.empty or not versions:
         return frame
-    newest = frame.groupby([*places, *versions], sort=False, dropna=False)[order].transform("max")
-    kept = newest == frame.groupby(places, sort=False, dropna=False)[order].transform("max")
-    if not kept.all():
-        counts = (
-            frame.groupby(places, sort=False, dropna=False)[versions].nunique(dropna=False).max()
-        )
+    groups = frame.groupby(keys, sort=False, dropna=False)
+    newest = frame.groupby([*keys, *versions], sort=False, dropna=False)[order].transform("max")
+    selected = newest == groups[order].transform("max")
+    if not selected.all():
+        counts = groups[versions].nunique(dropna=False).max()
         differ = [name for name in versions if counts[name] > 1]
-        count, shown = frame.loc[~kept, "name"].nunique(), " ".join(f"{name}=*" for name in differ)
-        left_out.append(
-            f"Not shown: {count} results of an older {' or '.join(differ)} (--where {shown})."
-        )
-    return frame[kept]
+        count = frame.loc[~selected, "name"].nunique()
+        remedy = f"(--where {' '.join(f'{name}=*' for name in differ)})"
+        left_out.append(f"Not shown: {count} results of an older {' or '.join(differ)} {remedy}.")
+    return frame[selected]
 
 
 def setting_name(facts: Mapping[Hashable, Any]) -> str:
     """Join data, profile and the settings that are not the default."""
-    said = {
+    formats = {
         "label_fraction": lambda value: f"{100 * value:g} % of labels",
         "frozen": lambda _: "frozen backbone",
         "split": lambda value: f"{value} split",
@@ -301,7 +301,7 @@ def setting_name(facts: Mapping[Hashable, Any]) -> str:
     }
     words = [facts.get("data"), facts.get("profile")]
     words += [
-        said.get(key, str)(facts[key])
+        formats.get(key, str)(facts[key])
         for key, value in DEFAULTS.items()
         if facts.get(key, value) != value
     ]

@@ -1,10 +1,10 @@
-"""Published numbers and ablations: `results/paper/*.yaml` as a tidy DataFrame, and the layout of the tables."""
+"""Published numbers and ablations of `results/paper/*.yaml`, and the layout of the tables."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cache
-from itertools import count
+from itertools import count, zip_longest
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
@@ -57,23 +57,23 @@ class AblationRow(BaseModel):
 
 
 class Ablation(BaseModel):
-    """Ablation table: title, label in the paper's LaTeX source, varied quantity, and evaluation task."""
+    """Ablation table."""
 
     model_config = AblationRow.model_config
 
     name: str = ""
     title: str
-    label: str
-    variable: str
-    task: str
+    label: str  # in the paper's LaTeX source
+    variable: str  # quantity that the rows vary
+    task: str  # of the evaluation
     rows: Annotated[list[AblationRow], Field(min_length=1)]
 
     @property
     def variants(self) -> list[str]:
-        """`variant` of each row's records, such as "masking: 25%"; "" for the default row, which all ablations share.
+        """`variant` of each row's records, such as "masking: 25%".
 
-        An ablation on a second task ("target_ddd17") uses the variants of the first ("target: Eq.
-        6").
+        It is "" for the default row, which all ablations share. An ablation on a second task
+        ("target_ddd17") uses the variants of the first ("target: Eq. 6").
         """
         table = self.name.removesuffix(f"_{self.task}")
         return ["" if row.default else f"{table}: {row.name}" for row in self.rows]
@@ -81,22 +81,21 @@ class Ablation(BaseModel):
 
 @cache
 def read_ablations() -> dict[str, Ablation]:
-    """Read all ablations by name: the paper's, followed by this project's, which may add rows to the paper's."""
-    found: dict[str, Ablation] = {}
+    """Read the paper's ablations by name, then this project's, which may add rows to them."""
+    ablations: dict[str, Ablation] = {}
     for path in (PUBLISHED / "ablations.yaml", CONFIGS / "ablations.yaml"):
         try:
             tables = read_yaml(path)
-            for name in found.keys() & tables:
-                tables[name] = found[name].model_dump() | {
-                    "rows": [*found[name].rows, *tables[name]["rows"]]
-                }
-            found |= TypeAdapter(dict[str, Ablation]).validate_python(tables)
+            for name in ablations.keys() & tables:
+                rows = [*ablations[name].rows, *tables[name]["rows"]]
+                tables[name] = ablations[name].model_dump() | {"rows": rows}
+            ablations |= TypeAdapter(dict[str, Ablation]).validate_python(tables)
         except (*UNREADABLE, LookupError, TypeError) as error:  # a ValidationError is a ValueError
-            said = " ".join(str(error).splitlines()[:3])
+            reason = " ".join(str(error).splitlines()[:3])
             raise UserError(
-                path, f"is not an ablation table ({said})", "see results/paper/ablations.yaml"
+                path, f"is not an ablation table ({reason})", "see results/paper/ablations.yaml"
             ) from error
-    return {name: each.model_copy(update={"name": name}) for name, each in found.items()}
+    return {name: table.model_copy(update={"name": name}) for name, table in ablations.items()}
 
 
 @cache
@@ -108,10 +107,8 @@ def read_published(name: str) -> dict[str, Any]:
 def titles_of(table: str) -> tuple[dict[str, str], dict[str, str]]:
     """Titles of the tasks and metrics of a comparison table, by name."""
     content = read_published(table)
-    tasks, metrics = (
-        {each["name"]: each["title"] for each in content[key]} for key in ("tasks", "metrics")
-    )
-    return tasks, metrics
+    tasks = {task["name"]: task["title"] for task in content["tasks"]}
+    return tasks, {metric["name"]: metric["title"] for metric in content["metrics"]}
 
 
 def task_titles() -> dict[str, str]:
@@ -120,9 +117,10 @@ def task_titles() -> dict[str, str]:
 
 
 def published_frame() -> pd.DataFrame:
-    """Return all numbers of the comparison tables, one per row, in the paper's order; NaN: not published.
+    """Return all numbers of the comparison tables, one per row, in the paper's order.
 
-    Columns are those of the frame of records, the keys of a row in `results/paper/*.yaml`, and:
+    A number that is not published is NaN. Columns are those of the frame of records, the keys of a
+    row in `results/paper/*.yaml`, and:
         table, block, group, order: name of the table, index and heading of the group of rows,
             number of the row.
         source: "paper", or "beyond" for a row of another publication, which is never ranked.
@@ -136,59 +134,64 @@ def published_frame() -> pd.DataFrame:
 
     numbers: list[dict[str, Any]] = []
     for name in TABLES:
-        table, order = read_published(name), count(1)
+        table = read_published(name)
+        tasks, _ = titles_of(name)
         others = {
             "heading": "Other publications",
             "rows": read_published(BEYOND)["rows"].get(name, ()),
         }
+        order = count(1)
         for block, group in enumerate([*table["groups"], others]):
-            source = BEYOND if group is others else PAPER
-            place = {
-                "table": name,
-                "source": source,
-                "block": block,
-                "group": group["heading"] or "",
-            }
             for row in group["rows"]:
-                if unknown := row["scores"].keys() - titles_of(name)[0].keys():
-                    raise ValueError(
-                        f"{row['title']} has scores of tasks that the table lacks: {', '.join(unknown)}"
-                    )
-                place |= {
+                if unknown := row["scores"].keys() - tasks:
+                    what = f"{row['title']} has scores of tasks that the table lacks"
+                    raise ValueError(f"{what}: {', '.join(unknown)}")
+                position = {
+                    "table": name,
+                    "source": BEYOND if group is others else PAPER,
+                    "block": block,
+                    "group": group["heading"] or "",
                     "order": next(order),
-                    "ranked": source == PAPER and row.get("ranked", True),
+                    "ranked": group is not others and row.get("ranked", True),
                 }
-                numbers += [place | number for number in _numbers(row, table["metrics"])]
+                numbers += [position | number for number in _numbers(row, table["metrics"])]
     return pd.DataFrame(numbers).astype({"value": "float64"})
 
 
 def _numbers(row: Mapping[str, Any], metrics: list[dict[str, str]]) -> Iterator[dict[str, Any]]:
-    """Yield each number of a row, those for all labels first, with the facts of the row and the metric."""
-    facts = {name: row.get(name, "") for name in ("mark", "citation")}
-    facts |= {name: row[name] for name in ("method", "title", "backbone")}
+    """Yield each number of a row, those for all labels first, with facts of row and metric."""
+    facts = {name: row[name] for name in ("method", "title", "backbone")}
     facts |= {
+        "mark": row.get("mark", ""),
+        "citation": row.get("citation", ""),
         "pretraining_data": row["pretraining"],
         "tta": row.get("test_time_augmentation", False),
+        "arch": "recurrent" if row["recurrent"] else "feedforward",
     }
-    facts["arch"] = "recurrent" if row["recurrent"] else "feedforward"
-    known = {
-        each["name"]: {"unit": each.get("unit", ""), "better": each["better"]} for each in metrics
+    of_metric = {
+        metric["name"]: {"unit": metric.get("unit", ""), "better": metric["better"]}
+        for metric in metrics
     }
     cells = [
         (task, metric, 1.0, value)
         for task, values in row["scores"].items()
-        # Metrics behind the row's numbers are not published.
-        for metric, value in zip(
-            known, [*values, *[None] * (len(known) - len(values))], strict=True
-        )
+        # the last metrics of a row may not be published
+        for metric, value in zip_longest(of_metric, values)
     ]
     cells += [
-        (task, metric, share, value)
+        (task, metric, fraction, value)
         for metric, tasks in row.get("few_labels", {}).items()
         for task, values in tasks.items()
-        for share, value in values.items()
+        for fraction, value in values.items()
     ]
-    for task, metric, share, value in cells:
-        bold, frozen = metric in row.get("bold", {}).get(task, ()), share == "frozen"
-        of_cell = {"task": task, "metric": metric, "value": value, "bold": bold, "frozen": frozen}
-        yield facts | known[metric] | of_cell | {"label_fraction": 1.0 if frozen else float(share)}
+    for task, metric, fraction, value in cells:
+        frozen = fraction == "frozen"
+        cell = {
+            "task": task,
+            "metric": metric,
+            "value": value,
+            "bold": metric in row.get("bold", {}).get(task, ()),
+            "frozen": frozen,
+            "label_fraction": 1.0 if frozen else float(fraction),
+        }
+        yield facts | of_metric[metric] | cell

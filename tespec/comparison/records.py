@@ -1,4 +1,4 @@
-"""Records of results: one JSON file per run, named before the run and written atomically, with its provenance."""
+"""Records of results: one JSON file per run with its provenance, named before the run."""
 
 import gzip
 import hashlib
@@ -30,7 +30,7 @@ from tespec.metrics import Score
 RESULTS_VERSION = 3
 ARCHIVE = "records.jsonl.gz"  # finished records in one file, one per line
 
-# What gradient accumulation computes on one micro-batch at a time instead of the whole batch.
+# Losses that gradient accumulation computes on one micro-batch at a time, not on the full batch.
 PER_MICRO_BATCH = "batch normalisation, Dice, contrastive losses and their queues"
 
 PACKAGES = ("tespec", "baselines")
@@ -46,7 +46,7 @@ class Record(BaseModel):
     results_version: int = Field(ge=1)
     name: str  # of the file and of the run's folder
     id: str  # hash of `CHOICES`, see `identity`
-    kind: Literal["evaluation", "pretraining", "probe", "reference"]
+    kind: Literal["evaluation", "pretraining", "probe", "reference"]  # of the run
     method: str
     method_version: int = 1
     plugin: str = ""  # hash of the files outside the package that the run uses; "" for none
@@ -91,28 +91,16 @@ class Record(BaseModel):
 
 # Choices of the user, which determine the id. Code, machine and library versions are provenance.
 CHOICES = (
-    *(
-        "kind",
-        "method",
-        "method_version",
-        "plugin",
-        "task",
-        "task_version",
-        "arch",
-        "profile",
-        "split",
-        "seed",
-    ),
-    *("overrides", "data_fingerprint", "start_sha256"),
+    *("kind", "method", "method_version", "plugin", "task", "task_version", "arch", "profile"),
+    *("split", "seed", "overrides", "data_fingerprint", "start_sha256"),
 )
 
 
 def identity(choices: Mapping[str, Any]) -> str:
     """Hash the values of `CHOICES` to the first twelve hexadecimal digits of their SHA-256."""
     chosen = {name: choices[name] for name in CHOICES}
-    return hashlib.sha256(json.dumps(chosen, sort_keys=True, allow_nan=False).encode()).hexdigest()[
-        :12
-    ]
+    text = json.dumps(chosen, sort_keys=True, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def record_name(choices: Mapping[str, Any]) -> str:
@@ -122,45 +110,66 @@ def record_name(choices: Mapping[str, Any]) -> str:
 
 
 def new_record(choices: Mapping[str, Any], **fields: Any) -> Record:
-    """Create the record of a run that has just finished."""
-    name, written = record_name(choices), datetime.now(timezone.utc).replace(microsecond=0)
-    made = {
-        "name": name,
+    """Create the record of a run that has just finished; `fields` are the other fields."""
+    fields |= {
+        "name": record_name(choices),
         "id": identity(choices),
         "results_version": RESULTS_VERSION,
-        "written": written,
+        "written": datetime.now(timezone.utc).replace(microsecond=0),
     }
-    return _validated(json.dumps({**made, **choices, **fields}, default=str), name)
+    return _validated(json.dumps({**choices, **fields}, default=str), fields["name"])
 
 
 def write_record(record: Record, results: Path) -> Path:
-    """Write `results/runs/<name>.json` in one step and return its path."""
+    """Write a record in one step.
+
+    Args:
+        record: of a finished run.
+        results: results folder.
+
+    Returns:
+        Path of the file, `runs/<name>.json` in the folder.
+    """
     path = results / "runs" / f"{record.name}.json"
     write_all({path: record.model_dump_json(indent=1) + "\n"})
     return path
 
 
 def find_record(results: Path, name: str) -> Record | None:
-    """Return the record of this name in a results folder, or None if it does not exist."""
+    """Find a record by its name.
+
+    Args:
+        results: results folder.
+        name: of the record.
+
+    Returns:
+        The record; None if it does not exist.
+
+    Raises:
+        UserError: the file is not a record.
+    """
     path = results / "runs" / f"{name}.json"
     if path.is_file():
-        found = _texts(path)
+        texts = _texts(path)
     else:
-        found = [each for each in _texts(results / ARCHIVE) if f'"name":"{name}"' in each[0]]
-    return _validated(*found[0]) if found else None
+        texts = [text for text in _texts(results / ARCHIVE) if f'"name":"{name}"' in text[0]]
+    return _validated(*texts[0]) if texts else None
 
 
 def read_records(results: Path) -> tuple[list[Record], list[str]]:
-    """Read all records of a results folder, sorted by name, and describe each invalid record or file in one line.
+    """Read all records of a results folder.
 
     Records are in `runs/*.json` and `records.jsonl.gz`; of an id that is in both, the JSON file is
     used.
+
+    Returns:
+        Records by name, and one line for each invalid record or file.
 
     Raises:
         UserError: the folder is not a results folder, or two JSON files have the same id.
     """
     require_results_folder(results)
-    found: dict[str, tuple[Record, Path]] = {}
+    records: dict[str, tuple[Record, Path]] = {}
     problems: list[str] = []
     for path in (*sorted((results / "runs").glob("*.json")), results / ARCHIVE):
         try:
@@ -174,29 +183,44 @@ def read_records(results: Path) -> tuple[list[Record], list[str]]:
             except UserError as error:
                 problems.append(str(error))
                 continue
-            _, first = found.setdefault(record.id, (record, path))
+            _, first = records.setdefault(record.id, (record, path))
             if first != path and path.name != ARCHIVE:
                 raise UserError(path, f"holds the same result as {first}", "remove one of them")
-    return sorted(
-        (record for record, _ in found.values()), key=lambda record: record.name
-    ), problems
+    return sorted((record for record, _ in records.values()), key=lambda r: r.name), problems
 
 
 def similar_records(results: Path, choices: Mapping[str, Any]) -> list[Record]:
-    """Records in `runs/` with the same kind, method, task, architecture and seed, fewest differing choices first."""
+    """Find the records in `runs/` with the same kind, method, task, architecture and seed.
+
+    Args:
+        results: results folder.
+        choices: of a run, the values of `CHOICES`.
+
+    Returns:
+        Records, those with the fewest differing choices first.
+    """
     pattern = f"{record_name(choices).removesuffix(identity(choices))}*.json"
-    found = []
+    similar = []
     for path in sorted((results / "runs").glob(pattern)):
         with suppress(UserError):
-            found.append(_validated(*_texts(path)[0]))
-    return sorted(found, key=lambda record: len(differing(record, choices)))
+            similar.append(_validated(*_texts(path)[0]))
+    return sorted(similar, key=lambda record: len(differing(record, choices)))
 
 
 def differing(record: Record, choices: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Return the choices in which a record differs from `choices`, as (its value, the other) by name or override."""
-    theirs, ours = _flat(record.model_dump(include=set(CHOICES))), _flat(choices)
-    keys = [key for key in {**theirs, **ours} if theirs.get(key) != ours.get(key)]
-    return {key: (theirs.get(key), ours.get(key)) for key in keys}
+    """Compare a record with the choices of another run.
+
+    Args:
+        record: of a finished run.
+        choices: of the other run, the values of `CHOICES`.
+
+    Returns:
+        The record's value and the other one, by name of the choices and overrides that differ.
+    """
+    old = _flat(record.model_dump(include=set(CHOICES)))
+    new = _flat(choices)
+    keys = [key for key in {**old, **new} if old.get(key) != new.get(key)]
+    return {key: (old.get(key), new.get(key)) for key in keys}
 
 
 def require_results_folder(results: Path) -> None:
@@ -205,16 +229,14 @@ def require_results_folder(results: Path) -> None:
     Raises:
         UserError: the folder does not exist, or contains only other files.
     """
-    if not results.is_dir() and results != RESULTS:
+    if results.resolve() == RESULTS.resolve():
+        return
+    if not results.is_dir():
         raise UserError(
             f"--results {results}", "no such folder", "give a folder that contains runs/"
         )
-    known = (
-        (results / "runs").is_dir()
-        or (results / ARCHIVE).is_file()
-        or results.resolve() == RESULTS.resolve()
-    )
-    if not known and {path.name for path in results.iterdir()} - {"tables", "report.html"}:
+    names = {path.name for path in results.iterdir()}
+    if not names & {"runs", ARCHIVE} and names - {"tables", "report.html"}:
         raise UserError(
             f"--results {results}",
             "is not a results folder",
@@ -223,17 +245,23 @@ def require_results_folder(results: Path) -> None:
 
 
 def write_archive(records: Iterable[Record], path: Path) -> Path:
-    """Write records without loss curves to one file, one per line; equal records yield equal bytes."""
-    lines = [record.model_dump_json(exclude={"curve"}) for record in records]
-    with whole_file(path) as unfinished:
-        unfinished.write_bytes(
-            gzip.compress("".join(f"{line}\n" for line in lines).encode(), mtime=0)
-        )
+    """Write records without loss curves to one file.
+
+    Args:
+        records: in the order of the lines.
+        path: of the archive, `records.jsonl.gz` in a results folder.
+
+    Returns:
+        `path`. Equal records yield equal bytes.
+    """
+    lines = [record.model_dump_json(exclude={"curve"}) + "\n" for record in records]
+    with whole_file(path) as temporary:
+        temporary.write_bytes(gzip.compress("".join(lines).encode(), mtime=0))
     return path
 
 
 def environment(device: str = "") -> dict[str, Any]:
-    """Return the versions and machine for a record; `device` is the name of the device that the run used."""
+    """Return the versions and machine for a record; `device` is the name of the run's device."""
     return {
         "tespec": tespec.__version__,
         **_revision(),
@@ -249,7 +277,15 @@ def environment(device: str = "") -> dict[str, Any]:
 
 
 def plugin_sha256(kinds: Iterable[type], files: Iterable[Path] = ()) -> str:
-    """Hash the user's settings files, and those files of a run's classes that are outside the package; "" for none."""
+    """Hash the files outside the package that a run uses.
+
+    Args:
+        kinds: classes of the run, whose files are hashed if they are outside the package.
+        files: config files of the user.
+
+    Returns:
+        Twelve hexadecimal digits; "" without such files.
+    """
     sources = {
         Path(inspect.getfile(kind))
         for kind in kinds
@@ -260,12 +296,12 @@ def plugin_sha256(kinds: Iterable[type], files: Iterable[Path] = ()) -> str:
 
 
 def _flat(choices: Mapping[str, Any]) -> dict[str, Any]:
-    plain = {name: choices[name] for name in CHOICES if name != "overrides"}
-    return plain | {f"--set {key}": value for key, value in choices["overrides"].items()}
+    others = {name: choices[name] for name in CHOICES if name != "overrides"}
+    return others | {f"--set {key}": value for key, value in choices["overrides"].items()}
 
 
 def _texts(path: Path) -> list[tuple[str, str]]:
-    """Return (text, location) of each record in a file or an archive; empty if the archive does not exist."""
+    """Return (text, location) of each record in a file or an archive, which need not exist."""
     try:
         if path.name != ARCHIVE:
             return [(regular_file(path).read_text(encoding="utf-8"), str(path))]
@@ -282,13 +318,13 @@ def _validated(text: str, where: object) -> Record:
         return Record.model_validate_json(text)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        place = ".".join(map(str, first["loc"])) or "file"
+        field = ".".join(map(str, first["loc"])) or "file"
         remedy = "remove it, or run again with --overwrite"
-        raise UserError(where, f"not a record: {place}: {first['msg']}", remedy) from error
+        raise UserError(where, f"not a record: {field}: {first['msg']}", remedy) from error
 
 
 def _revision() -> dict[str, Any]:
-    """Git revision, and whether sources differ from it; "" and None if git cannot tell."""
+    """Git revision, and whether sources differ from it; "" and None without git."""
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(REPOSITORY), *arguments]
@@ -296,19 +332,17 @@ def _revision() -> dict[str, Any]:
             command, capture_output=True, text=True, check=True, timeout=10
         ).stdout.strip()
 
-    found: dict[str, Any] = {"revision": "", "modified": None}
+    state: dict[str, Any] = {"revision": "", "modified": None}
     with suppress(OSError, subprocess.SubprocessError):
         if (REPOSITORY / ".git").exists():  # not a checkout of something else above it
-            found["revision"] = git("rev-parse", "HEAD")
-            found["modified"] = bool(git("status", "--porcelain", "--", *PACKAGES, "configs"))
-    return found
+            state["revision"] = git("rev-parse", "HEAD")
+            state["modified"] = bool(git("status", "--porcelain", "--", *PACKAGES, "configs"))
+    return state
 
 
 def _cpu() -> str:
-    information = Path("/proc/cpuinfo")
-    names = (
-        re.findall(r"^model name\s*:(.*)", information.read_text(), re.MULTILINE)
-        if information.is_file()
-        else ()
-    )
+    names = []
+    with suppress(OSError):  # Linux
+        text = Path("/proc/cpuinfo").read_text()
+        names = re.findall(r"^model name\s*:(.*)", text, re.MULTILINE)
     return " ".join(names[0].split()) if names else platform.processor() or platform.machine()
