@@ -44,7 +44,8 @@ def cost_table(frame: pd.DataFrame, where: Mapping[str, str] = {}) -> Table:
     long = pd.concat([part for part in (published, means) if len(part)], ignore_index=True)
     wide = long.pivot(index="row", columns=["column", "source"], values="text")
     order = list(content["columns"])
-    keys = sorted(wide.columns, key=lambda key: (order.index(key[0]), key[1] != PUBLISHED, key[1]))
+    pairs = set(long[["column", "source"]].itertuples(index=False, name=None))
+    keys = sorted(pairs, key=lambda key: (order.index(key[0]), key[1] != PUBLISHED, key[1]))
     cells = wide.reindex(index=rows.index, columns=pd.MultiIndex.from_tuples(keys)).fillna(NONE)
     titles = [(content["columns"][column], "", source) for column, source in keys]
     cells.columns = pd.MultiIndex.from_tuples(titles)

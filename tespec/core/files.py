@@ -37,7 +37,7 @@ _Loader.add_implicit_resolver(
 
 
 def regular_file(path: Path) -> Path:
-    """Return `path`; raise an `OSError` for a pipe, socket or device, which could block a reader."""
+    """Return `path`; raise an `OSError` for a pipe, socket or device, which could block."""
     if path.exists() and not (path.is_file() or path.is_dir()):
         raise OSError(errno.EINVAL, "not a regular file", str(path))
     return path

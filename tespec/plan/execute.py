@@ -1,4 +1,4 @@
-"""Run tasks in parallel, in local processes or as cluster jobs, each after the task that it depends on."""
+"""Run tasks in parallel, in local processes or as cluster jobs, after those that they need."""
 
 from __future__ import annotations
 
@@ -26,112 +26,120 @@ A_WEEK = 7 * 24 * 60  # min; submitit's default time limit is five minutes
 
 
 class Pending(NamedTuple):
-    """A task: its name, a function that returns the arguments of `python` at its start, and the task that it needs."""
+    """A task that has not started."""
 
     name: str
-    arguments: Callable[[], Sequence[str]]
-    needs: str = ""
+    arguments: Callable[[], Sequence[str]]  # returns the arguments of `python`, at the start
+    needs: str = ""  # name of the task that has to be done before
 
 
 class Running(NamedTuple):
-    """A started task; `slot` is its GPU's index, "" for none."""
+    """A started task."""
 
     task: Pending
     process: Any
     log: Path
-    slot: str
-    began: float
+    slot: str  # index of its GPU, "" for none
+    started: float  # s, of `time.monotonic`
 
 
 def run_all(
     tasks: Sequence[Pending], logs: Path, slots: Sequence[str], executor: AutoExecutor | None = None
 ) -> dict[str, str]:
-    """Run all tasks, earlier ones first, and return the reasons of failures by task name.
+    """Run all tasks, earlier ones first.
 
-    Tasks that need a failed one are not run, and fail too. `slots` has one entry per concurrent
-    task: the index of its GPU, "" for none. The executor submits cluster jobs; without one, tasks
-    are local processes. On SIGINT or SIGTERM, it raises `KeyboardInterrupt` once the running tasks
-    have written their checkpoints.
+    Args:
+        tasks: those that need a failed one are not run, and fail too.
+        logs: folder of the output, `<name of the task>.txt`.
+        slots: one entry per concurrent task: the index of its GPU, "" for none.
+        executor: submits cluster jobs; without one, tasks are local processes.
+
+    Returns:
+        Reasons of failures by task name.
+
+    Raises:
+        KeyboardInterrupt: on SIGINT or SIGTERM, once the running tasks have written their
+            checkpoints.
     """
-    waiting, running, free = list(tasks), list[Running](), list(slots)
+    waiting = list(tasks)
+    running: list[Running] = []
+    free = list(slots)
     failed: dict[str, str] = {}
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         while waiting or running:
-            unfinished = {task.name for task in (*waiting, *(each.task for each in running))}
-            for task in [each for each in waiting if each.needs not in unfinished]:
+            unfinished = {task.name for task in (*waiting, *(run.task for run in running))}
+            for task in [task for task in waiting if task.needs not in unfinished]:
                 if task.needs in failed:
                     waiting.remove(task)
                     failed[task.name] = f"needs {task.needs}, which failed"
                 elif free:
                     waiting.remove(task)
+                    log = logs / f"{task.name}.txt"
                     try:
-                        running.append(
-                            _start(task, logs / f"{task.name}.txt", free[0], len(slots), executor)
-                        )
+                        running.append(_start(task, log, free[0], len(slots), executor))
                         del free[0]
                     except UserError as error:
                         failed[task.name] = str(error)
-            for each in [each for each in running if each.process.poll() is not None]:
-                running.remove(each)
-                free.append(each.slot)
-                ended = f"done: {each.task.name}, {(time.monotonic() - each.began) / 60:.1f} min"
-                if each.process.returncode:
-                    last = (
-                        each.log.read_text(errors="replace").strip() or "no output"
-                    ).splitlines()[-1]
-                    failed[each.task.name] = f"{last.strip()} ({each.log})"
-                    ended = f"failed: {each.task.name}: {failed[each.task.name]}"
-                say(f"[{len(tasks) - len(waiting) - len(running)}/{len(tasks)}] {ended}")
+            for run in [run for run in running if run.process.poll() is not None]:
+                running.remove(run)
+                free.append(run.slot)
+                name = run.task.name
+                message = f"done: {name}, {(time.monotonic() - run.started) / 60:.1f} min"
+                if run.process.returncode:
+                    output = run.log.read_text(errors="replace").strip() or "no output"
+                    failed[name] = f"{output.splitlines()[-1].strip()} ({run.log})"
+                    message = f"failed: {name}: {failed[name]}"
+                say(f"[{len(tasks) - len(waiting) - len(running)}/{len(tasks)}] {message}")
             time.sleep(POLL)
     except KeyboardInterrupt:
         _stop(running)
         raise KeyboardInterrupt("stopped; run the same command to continue") from None
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous)
     return failed
 
 
 def _stop(running: Sequence[Running]) -> None:
-    """Ask tasks to save and stop; kill those that take longer than `PATIENCE`, or all at a second signal."""
-    for each in running:
-        each.process.send_signal(signal.SIGINT)
+    """Ask tasks to save and stop; kill them after `PATIENCE`, or at a second signal."""
+    for run in running:
+        run.process.send_signal(signal.SIGINT)
     deadline = time.monotonic() + PATIENCE
     try:
-        while any(each.process.poll() is None for each in running) and time.monotonic() < deadline:
+        while any(run.process.poll() is None for run in running) and time.monotonic() < deadline:
             time.sleep(POLL)
     finally:
-        for each in running:
-            if each.process.poll() is None:
-                each.process.kill()
+        for run in running:
+            if run.process.poll() is None:
+                run.process.kill()
 
 
 def _start(
-    task: Pending, log: Path, slot: str, at_once: int, executor: AutoExecutor | None
+    task: Pending, log: Path, slot: str, concurrent: int, executor: AutoExecutor | None
 ) -> Running:
-    # Unbuffered, so that stdout and stderr keep their order and an error is the last line of the
+    # Without a buffer, stdout and stderr keep their order, and an error is the last line of the
     # log.
-    called = [sys.executable, "-u", *task.arguments()]
+    command = [sys.executable, "-u", *task.arguments()]
     log.parent.mkdir(parents=True, exist_ok=True)
     log.write_bytes(b"")
     say(f"started: {task.name} (log: {log})")
     if executor is not None:
-        return Running(task, ClusterProcess(executor, called, log), log, slot, time.monotonic())
+        return Running(task, ClusterProcess(executor, command, log), log, slot, time.monotonic())
     # Divide the CPU cores among the tasks, which would slow each other down otherwise.
-    share = str(max(1, (os.cpu_count() or 1) // at_once))
-    environment = {"OMP_NUM_THREADS": share, "NUMBA_NUM_THREADS": share, **os.environ}
+    threads = str(max(1, (os.cpu_count() or 1) // concurrent))
+    environment = {"OMP_NUM_THREADS": threads, "NUMBA_NUM_THREADS": threads, **os.environ}
     environment |= {"CUDA_VISIBLE_DEVICES": slot} if slot else {}
     with log.open("ab") as file:
         # In a new session, Ctrl-C reaches only the parent, which then stops its tasks.
         process = subprocess.Popen(
-            called, stdout=file, stderr=subprocess.STDOUT, env=environment, start_new_session=True,
+            command, stdout=file, stderr=subprocess.STDOUT, env=environment, start_new_session=True,
             preexec_fn=_end_with_parent,
         )  # fmt: skip
     return Running(task, process, log, slot, time.monotonic())
 
 
 def _end_with_parent() -> None:
-    """Make Linux send SIGTERM to this process when its parent dies, for example because a terminal is closed."""
+    """Make Linux send SIGTERM to this process when its parent dies, as with a closed terminal."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
@@ -140,7 +148,8 @@ class Command:
     """Command of a cluster job, with its output in a log; a requeued job runs it again."""
 
     def __init__(self, arguments: list[str], log: Path) -> None:
-        self.arguments, self.log = arguments, log
+        self.arguments = arguments
+        self.log = log
         self._process: subprocess.Popen[bytes] | None = None
 
     def __call__(self) -> int:
@@ -150,7 +159,10 @@ class Command:
             return self._process.wait()
 
     def checkpoint(self, *_: object) -> Any:
-        """Stop the command, which saves its state, and requeue the job; called by submitit on preemption or timeout."""
+        """Stop the command, which saves its state, and requeue the job.
+
+        Submitit calls it on preemption or timeout.
+        """
         from submitit.helpers import DelayedSubmission
 
         if self._process is not None:
@@ -168,7 +180,7 @@ class ClusterProcess:
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
-        """Return the command's exit code, 1 if the job ended without one, None if it is running or queued."""
+        """Return the command's exit code, 1 if the job ended without one, None before its end."""
         if self.returncode is None and self._job.done():
             failure = self._job.exception()
             self.returncode = self._job.result() if failure is None else 1
@@ -184,7 +196,16 @@ class ClusterProcess:
 
 
 def make_executor(cluster: str, given: Sequence[str], folder: Path) -> AutoExecutor:
-    """Create submitit's executor for "slurm" or "local" jobs, with `KEY=VALUE` parameters of submitit or sbatch."""
+    """Create submitit's executor of cluster jobs.
+
+    Args:
+        cluster: "slurm" or "local".
+        given: parameters of submitit or sbatch, as `KEY=VALUE`.
+        folder: of submitit's files.
+
+    Raises:
+        UserError: submitit or the cluster is missing, or a parameter is malformed.
+    """
     try:
         from submitit import AutoExecutor
 
@@ -195,13 +216,12 @@ def make_executor(cluster: str, given: Sequence[str], folder: Path) -> AutoExecu
         ) from error
     parameters: dict[str, Any] = {"timeout_min": A_WEEK}
     try:
-        for each in given:
-            key, equals, text = each.partition("=")
+        for parameter in given:
+            key, equals, text = parameter.partition("=")
             if not equals or not key:
-                raise ValueError(f"{each} is not KEY=VALUE")
-            parameters[key if key in AutoExecutor._typed_parameters() else f"{cluster}_{key}"] = (
-                parse_yaml(text)
-            )
+                raise ValueError(f"{parameter} is not KEY=VALUE")
+            prefix = "" if key in AutoExecutor._typed_parameters() else f"{cluster}_"
+            parameters[prefix + key] = parse_yaml(text)
         executor.update_parameters(name="tespec", **parameters)
     except (NameError, TypeError, ValueError) as error:
         raise UserError(

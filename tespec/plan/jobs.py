@@ -1,4 +1,4 @@
-"""Read plans from YAML and expand them into jobs, each with a run's choices, as in its record, and its command."""
+"""Read plans from YAML and expand them into jobs, which have a run's choices and command."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Changes = tuple[str, ...]  # `KEY=VALUE`
 
 @pydantic.dataclasses.dataclass(frozen=True)
 class Cells:
-    """Cells of the tables: all combinations of method, architecture, task, fraction of training labels and seed."""
+    """Cells of the tables: all combinations of the fields, which docs/running.md explains."""
 
     methods: Names
     architectures: Annotated[tuple[Literal["recurrent", "feedforward"], ...], Some] = (
@@ -53,10 +53,10 @@ class Cells:
 
 @pydantic.dataclasses.dataclass(frozen=True)
 class Ablations:
-    """Ablation tables by name, of which each row is pre-trained and fine-tuned; the default task is the table's."""
+    """Ablation tables by name, of which each row is pre-trained and fine-tuned."""
 
     tables: Names
-    task: str | None = None
+    task: str | None = None  # None: the table's
     seeds: Seeds | None = None
 
 
@@ -75,7 +75,7 @@ class Plan:
     ablations: tuple[
         Annotated[
             Ablations,
-            BeforeValidator(lambda each: {"tables": [each]} if isinstance(each, str) else each),
+            BeforeValidator(lambda group: {"tables": [group]} if isinstance(group, str) else group),
         ],
         ...,
     ] = ()
@@ -130,77 +130,57 @@ class Job:
     @property
     def name(self) -> str:
         """Readable name, also of the log."""
-        changes = self.set + tuple(
-            PREFIX + change for change in (self.upstream.set if self.upstream else ())
-        )
-        split = "" if self.split == "test" else self.split
-        start = (
-            f"p{self.upstream.seed}" if self.upstream and self.upstream.seed != self.seed else ""
-        )
-        parts = (
-            self.kind,
-            self.method,
-            self.task,
-            self.arch,
-            self.backbone,
-            *changes,
-            split,
-            start,
-            f"s{self.seed}",
-        )
-        text = re.sub(r"[^A-Za-z0-9.=_-]+", "_", "-".join(filter(None, parts)))
-        return (
-            text
-            if len(text) < 200
-            else f"{text[:180]}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
-        )
+        parts = [self.kind, self.method, self.task, self.arch, self.backbone, *self.set]
+        parts += [PREFIX + change for change in self.upstream.set] if self.upstream else []
+        parts += [self.split] if self.split != "test" else []
+        if self.upstream and self.upstream.seed != self.seed:
+            parts.append(f"p{self.upstream.seed}")
+        text = "-".join(filter(None, [*parts, f"s{self.seed}"]))
+        text = re.sub(r"[^A-Za-z0-9.=_-]+", "_", text)
+        digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+        return text if len(text) < 200 else f"{text[:180]}-{digest}"
 
     @property
     def choices(self) -> tuple[Any, ...]:
         """Choices that identify the job's record; see `choices_of`."""
         if self.kind == PRETRAINING:
             return PRETRAINING, self.method, self.profile, self.label, self.seed, self.overrides
-        start = (
-            self.upstream.choices
-            if self.upstream
-            else sha256_of(self.checkpoint)
-            if self.checkpoint
-            else ""
-        )
-        task, data = (self.task, self.task_version), (self.profile, self.split, self.label)
-        return (
-            self.kind,
-            self.method,
-            *task,
-            self.arch,
-            *data,
-            self.seed,
-            self.overrides,
-            start,
-            self.variant,
-        )
+        checkpoint = sha256_of(self.checkpoint) if self.checkpoint else ""
+        start = self.upstream.choices if self.upstream else checkpoint
+        network = (self.kind, self.method, self.task, self.task_version, self.arch)
+        data = (self.profile, self.split, self.label)
+        return *network, *data, self.seed, self.overrides, start, self.variant
 
 
 def choices_of(record: Record) -> list[tuple[Any, ...]]:
-    """All `Job.choices` that a record satisfies: by its weights' hash or pre-training, with and without variant."""
+    """All `Job.choices` that a record satisfies.
+
+    They differ in the start, the hash of the weights or their pre-training, and in the variant, the
+    record's or none.
+    """
     if record.kind == PRETRAINING:
         overrides = canonical(record.overrides | _upstream(record.config))
         return [(PRETRAINING, record.method, record.profile, record.data, record.seed, overrides)]
-    recipe, starts = record.weights.get("recipe") or {}, [record.weights.get("sha256", "")]
+    starts = [record.weights.get("sha256", "")]
+    recipe = record.weights.get("recipe") or {}
     if "overrides" in recipe:
-        made = [recipe.get(name) for name in ("method", "profile", "data", "seed")]
-        starts.append((PRETRAINING, *made, canonical(recipe["overrides"] | _upstream(recipe))))
-    overrides = canonical(record.overrides)
-    task, data = (record.task, record.task_version), (record.profile, record.split, record.data)
-    cell = (record.kind, record.method, *task, record.arch, *data, record.seed, overrides)
+        facts = [recipe.get(name) for name in ("method", "profile", "data", "seed")]
+        starts.append((PRETRAINING, *facts, canonical(recipe["overrides"] | _upstream(recipe))))
+    network = (record.kind, record.method, record.task, record.task_version, record.arch)
+    data = (record.profile, record.split, record.data)
+    cell = (*network, *data, record.seed, canonical(record.overrides))
     return [(*cell, start, variant) for start in starts for variant in {record.variant, ""}]
 
 
 def canonical(overrides: Mapping[str, Any], accumulate: int = 1) -> str:
-    """Serialise changed settings to JSON, independent of their order."""
-    return json.dumps(
-        {**overrides, **({"accumulate": accumulate} if accumulate > 1 else {})}, sort_keys=True
-    )
+    """Serialise changed settings to JSON, independent of their order.
+
+    Args:
+        overrides: values by dotted name.
+        accumulate: number of micro-batches per step, a setting above 1.
+    """
+    accumulated = {"accumulate": accumulate} if accumulate > 1 else {}
+    return json.dumps({**overrides, **accumulated}, sort_keys=True)
 
 
 def _upstream(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -209,33 +189,43 @@ def _upstream(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def up_to_date(records: Iterable[Record]) -> list[Record]:
-    """Select the records of the methods' current versions that were made with the user's files as they are now."""
+    """Select the records of the methods' current versions and of the user's current files."""
     from tespec.models.backbone import backbones
     from tespec.tasks import import_tasks
 
     import_tasks()
-    found, known = [], backbones()
+    known_backbones = backbones()
+    current = []
     for record in records:
-        settings, method = config.flattened(record.config), METHODS.module_dict.get(record.method)
-        used = [
+        settings = config.flattened(record.config)
+        method = METHODS.module_dict.get(record.method)
+        types = [str(value) for key, value in settings.items() if key.rpartition(".")[2] == "type"]
+        parts = [registry.module_dict.get(name) for registry in (METHODS, MODELS) for name in types]
+        classes = {
             method,
             TASKS.module_dict.get(settings.get("kind")),
             DATASETS.module_dict.get(settings.get("dataset")),
-        ]
-        types = [str(value) for key, value in settings.items() if key.rpartition(".")[2] == "type"]
-        parts = [registry.module_dict.get(name) for registry in (METHODS, MODELS) for name in types]
-        parts = [part for part in parts if part and part.__module__.startswith(PLUGIN)]
-        kinds = {each for each in (*used, *parts, known.get(settings.get("backbone", ""))) if each}
-        plugin = plugin_sha256(
-            kinds, config.own_files(tasks=settings.get("task", ""), profiles=record.profile)
-        )
-        if (record.plugin, record.method_version) == (plugin, method.version if method else 1):
-            found.append(record)
-    return found
+            known_backbones.get(settings.get("backbone", "")),
+            *(part for part in parts if part and part.__module__.startswith(PLUGIN)),
+        } - {None}
+        files = config.own_files(tasks=settings.get("task", ""), profiles=record.profile)
+        version = method.version if method else 1
+        if record.method_version == version and record.plugin == plugin_sha256(classes, files):
+            current.append(record)
+    return current
 
 
 def missing_jobs(jobs: Sequence[Job], records: Sequence[Record], runs: Path) -> list[Job]:
-    """Return jobs without a record, after the pre-trainings that they need and whose weights are missing in `runs`."""
+    """Find the jobs that have to run.
+
+    Args:
+        jobs: of a plan.
+        records: finished runs.
+        runs: folder of the weights.
+
+    Returns:
+        Jobs without a record, after the pre-trainings that they need and whose weights are missing.
+    """
     done = {choices for record in records for choices in choices_of(record)}
     missing = [job for job in jobs if job.choices not in done]
     needed = dict.fromkeys(job.upstream for job in missing if job.upstream)
@@ -243,7 +233,16 @@ def missing_jobs(jobs: Sequence[Job], records: Sequence[Record], runs: Path) -> 
 
 
 def weights_of(job: Job, records: Iterable[Record], runs: Path) -> Path | None:
-    """Find the weights of a pre-training in `runs`; None if its record or the file is missing."""
+    """Find the weights of a pre-training.
+
+    Args:
+        job: the pre-training.
+        records: finished runs.
+        runs: folder of the weights.
+
+    Returns:
+        Path of the file; None if it or the record of the job is missing.
+    """
     paths = (
         runs / record.name / WEIGHTS for record in records if job.choices in choices_of(record)
     )
@@ -251,24 +250,26 @@ def weights_of(job: Job, records: Iterable[Record], runs: Path) -> Path | None:
 
 
 def command(job: Job, checkpoint: Path | str | None = None) -> list[str]:
-    """Arguments of `tespec` that run a job, without the folders of records and weights.
+    """Write the arguments of `tespec` that run a job, without the folders of records and weights.
 
-    `checkpoint` holds the weights of its pre-training; on the sample world, a run finds or
-    pre-trains them itself.
+    Args:
+        job: the run.
+        checkpoint: weights of its pre-training; on the sample world, a run finds or pre-trains them
+            itself.
     """
     words = {
         PRETRAINING: ["pretrain", "--method", job.method],
         REFERENCE: ["run", "--reference", job.method, "--task", job.task],
         EVALUATION: ["run", "--method", job.method, "--task", job.task, "--arch", job.arch],
     }[job.kind]
-    changes, start = job.set, job.checkpoint or checkpoint
+    changes = job.set
+    start = job.checkpoint or checkpoint
     if start:
         words += ["--checkpoint", str(start)]
     elif job.upstream:
         changes += tuple(PREFIX + change for change in job.upstream.set)
-        words += (
-            ["--pretraining-seed", str(job.upstream.seed)] if job.upstream.seed != job.seed else []
-        )
+        if job.upstream.seed != job.seed:
+            words += ["--pretraining-seed", str(job.upstream.seed)]
     words += ["--backbone", job.backbone] if job.backbone else []
     words += [word for change in changes for word in ("--set", change)]
     words += ["--variant", job.variant] if job.variant else []
@@ -278,9 +279,17 @@ def command(job: Job, checkpoint: Path | str | None = None) -> list[str]:
 
 
 def expand(plan: Plan, seeds: Sequence[int] = ()) -> list[Job]:
-    """Return all unique jobs of a plan, lower seeds first; the pre-trainings that they need are in `upstream`.
+    """List all unique jobs of a plan.
 
-    `seeds` replace those of the plan and its groups.
+    Args:
+        plan: as by `read_plan`.
+        seeds: replace those of the plan and its groups.
+
+    Returns:
+        Jobs, lower seeds first. The pre-trainings that they need are in `upstream`.
+
+    Raises:
+        UserError: the plan has a name that does not exist, or weights that it does not use.
     """
     tables: dict[Job, tuple[str, ...]] = {}
     for job in _all_jobs(plan, seeds):
@@ -296,12 +305,15 @@ def expand(plan: Plan, seeds: Sequence[int] = ()) -> list[Job]:
 
 def _all_jobs(plan: Plan, seeds: Sequence[int]) -> Iterator[Job]:
     for cells in plan.cells:
-        tasks, of = cells.tasks or config.names("tasks"), seeds or cells.seeds or plan.seeds
-        few = [() if share == 1 else (f"label_fraction={share}",) for share in cells.label_fraction]
-        for share, method, task, arch, seed in product(
-            few, cells.methods, tasks, cells.architectures, of
+        for fraction, method, task, arch, seed in product(
+            cells.label_fraction,
+            cells.methods,
+            cells.tasks or config.names("tasks"),
+            cells.architectures,
+            seeds or cells.seeds or plan.seeds,
         ):
-            changes = (*plan.set, *cells.set, *share)
+            few_labels = () if fraction == 1 else (f"label_fraction={fraction}",)
+            changes = (*plan.set, *cells.set, *few_labels)
             yield from _jobs(plan, EVALUATION, method, task, arch, seed, changes, cells.backbone)
     known = read_ablations()
     for group in plan.ablations:
@@ -310,11 +322,11 @@ def _all_jobs(plan: Plan, seeds: Sequence[int]) -> Iterator[Job]:
                 where = f"plan {plan.name}, ablation {name}"
                 raise UserError(where, "no such table", f"choose from {', '.join(known)}")
             task = group.task or known[name].task
-            default = config.as_facts(
-                config.pretraining_settings(ABLATED, _profile(plan, task), _split(plan.set)[1])
-            )
+            _, changes = _split(plan.set)
+            default = config.pretraining_settings(ABLATED, _profile(plan, task), changes)
+            facts = config.as_facts(default)
             for row, variant in zip(known[name].rows, known[name].variants, strict=True):
-                changes = (*plan.set, *(PREFIX + change for change in row.changes(default)))
+                changes = (*plan.set, *(PREFIX + change for change in row.changes(facts)))
                 # weights are the default row's
                 of_row = plan if row.default else replace(plan, checkpoints={})
                 for seed in seeds or group.seeds or plan.seeds:
@@ -337,38 +349,42 @@ def _jobs(
     changes: Changes,
     backbone: str = "",
 ) -> Iterator[Job]:
-    """Yield one job per pre-training that the method starts from, or a single job without pre-training."""
+    """Yield one job per pre-training that the method starts from, or one without pre-training."""
     from tespec.pretraining.method import find_method  # imports torch
 
     if task not in config.names("tasks"):
         raise UserError(
             f"plan {plan.name}, task {task}", "no such task", suggest(task, config.names("tasks"))
         )
-    profile, (own, pretraining) = _profile(plan, task), _split(changes)
+    profile = _profile(plan, task)
+    of_cell, of_pretraining = _split(changes)
     checkpoint = plan.checkpoints.get(method) if kind == EVALUATION else None
-    if checkpoint and pretraining:
-        where = f"plan {plan.name}, {method}, set {PREFIX}{pretraining[0]}"
+    if checkpoint and of_pretraining:
         raise UserError(
-            where,
+            f"plan {plan.name}, {method}, set {PREFIX}{of_pretraining[0]}",
             f"its weights are given by {checkpoint}",
             "set it only for cells that are pre-trained",
         )
-    upstreams: list[Job | None] = [None]
-    if kind == EVALUATION and checkpoint is None and method in pretrained_methods():
-        dataset, overrides = _pretraining(method, profile, pretraining, plan.accumulate, backbone)
-        facts = (*_place(plan, dataset, labelled=False), pretraining, overrides)
-        upstreams = [
-            Job(PRETRAINING, method, dataset, "", first, profile, "test", *facts, backbone=backbone)
-            for first in plan.pretraining_seeds or (seed,)
-        ]
-    data, label = _place(plan, task)
+    data, label = _data(plan, task)
     network = find_method(method).network if backbone else "swin"
-    overrides, version = _cell(network, task, arch, profile, own, data, plan.accumulate, backbone)
-    made = (kind, method, task, arch, seed, profile, plan.split, data, label)
-    yield from (
-        Job(*made, own, overrides, version, checkpoint, upstream, backbone)
-        for upstream in upstreams
+    overrides, version = _cell(
+        network, task, arch, profile, of_cell, data, plan.accumulate, backbone
     )
+    job = Job(
+        kind, method, task, arch, seed, profile, plan.split, data, label, of_cell, overrides,
+        version, checkpoint, backbone=backbone,
+    )  # fmt: skip
+    if kind != EVALUATION or checkpoint or method not in pretrained_methods():
+        yield job
+        return
+    dataset, overrides = _pretraining(method, profile, of_pretraining, plan.accumulate, backbone)
+    data, label = _data(plan, dataset, labelled=False)
+    for first in plan.pretraining_seeds or (seed,):
+        upstream = Job(
+            PRETRAINING, method, dataset, "", first, profile, "test", data, label, of_pretraining,
+            overrides, backbone=backbone,
+        )  # fmt: skip
+        yield replace(job, upstream=upstream)
 
 
 @cache
@@ -387,8 +403,8 @@ def _cell(
     settings = config.finetuning_settings(
         task, arch, profile, changes, of_data, backbone or network
     )
-    changed = config.changed_settings(settings, network, of_data) if changes or backbone else {}
-    return canonical(changed, accumulate), settings.version
+    overrides = config.changed_settings(settings, network, of_data) if changes or backbone else {}
+    return canonical(overrides, accumulate), settings.version
 
 
 @cache
@@ -399,52 +415,60 @@ def _pretraining(
     from tespec.runs.pretrain import identity_of
 
     settings = config.pretraining_settings(recipe, profile, changes, backbone)
-    overrides, given = identity_of(settings)
-    return settings.dataset, canonical(overrides | given, accumulate)
+    overrides, files = identity_of(settings)
+    return settings.dataset, canonical(overrides | files, accumulate)
 
 
-def _place(plan: Plan, dataset: str, *, labelled: bool = True) -> tuple[str, str]:
+def _data(plan: Plan, dataset: str, *, labelled: bool = True) -> tuple[str, str]:
     """Return the value of `--data` for a data set, and the name of the data in records."""
     from tespec.runs.data import label_of
 
     if plan.data == SAMPLE:
         return SAMPLE, SAMPLE
     folders = [plan.data] if plan.data else [*filter(None, [os.environ.get("TESPEC_DATA")]), "data"]
-    places = [Path(folder) / dataset for folder in folders]
-    found = next((place for place in places if place.exists()), places[0])
-    return str(found), label_of(found, dataset, labelled=labelled)
+    paths = [Path(folder) / dataset for folder in folders]
+    path = next((path for path in paths if path.exists()), paths[0])
+    return str(path), label_of(path, dataset, labelled=labelled)
 
 
 def _profile(plan: Plan, task: str) -> str:
-    return plan.profile or (SAMPLE if _place(plan, task)[1] == SAMPLE else "paper")
+    return plan.profile or (SAMPLE if _data(plan, task)[1] == SAMPLE else "paper")
 
 
 def _split(changes: Changes) -> tuple[Changes, Changes]:
     """Split changed settings into those of a cell and those of its pre-training."""
-    own = tuple(change for change in changes if not change.startswith(PREFIX))
-    return own, tuple(
-        change.removeprefix(PREFIX) for change in changes if change.startswith(PREFIX)
-    )
+    of_pretraining = [change for change in changes if change.startswith(PREFIX)]
+    of_cell = tuple(change for change in changes if change not in of_pretraining)
+    return of_cell, tuple(change.removeprefix(PREFIX) for change in of_pretraining)
 
 
 def select(jobs: Sequence[Job], only: Sequence[str]) -> list[Job]:
-    """Select jobs by tasks, methods, kinds and ablations; a category without a given name is not filtered."""
+    """Select jobs of a plan.
+
+    Args:
+        jobs: of the plan.
+        only: tasks, methods, kinds and ablations; a category without any name is not filtered.
+
+    Raises:
+        UserError: a name is not in the plan, or no job is left.
+    """
     if not jobs:
         raise UserError("plan", "has no cells, ablations or references", "list some")
-    labels = [({job.task}, {job.method}, {job.kind}, set(job.ablations)) for job in jobs]
-    columns = [set[str]().union(*column) for column in zip(*labels, strict=True)]
-    known = set[str]().union(*columns)
+    names = [({job.task}, {job.method}, {job.kind}, {*job.ablations}) for job in jobs]
+    categories = [set[str]().union(*category) for category in zip(*names, strict=True)]
+    known = set[str]().union(*categories)
     if unknown := sorted({*only} - known):
         raise UserError(
             f"--only {unknown[0]}", "not in this plan", f"choose from {', '.join(sorted(known))}"
         )
-    wanted = [column & {*only} for column in columns]
-    fits = [
-        all(not names or names & own for names, own in zip(wanted, each, strict=True))
-        for each in labels
+    filters = [category & {*only} for category in categories]
+    selected = [
+        job
+        for job, of_job in zip(jobs, names, strict=True)
+        if all(not allowed or allowed & of_job[i] for i, allowed in enumerate(filters))
     ]
-    if not any(fits):
+    if not selected:
         raise UserError(
             f"--only {' '.join(only)}", "matches no run of this plan", "give fewer names"
         )
-    return [job for job, chosen in zip(jobs, fits, strict=True) if chosen]
+    return selected

@@ -1,4 +1,4 @@
-"""Report as a single HTML file: summary of the runs, tables, score figures and pictures of reconstructions."""
+"""Report as a single HTML file: summary of the runs, tables, scores and reconstructions."""
 
 import base64
 import io
@@ -57,10 +57,17 @@ class Picture(NamedTuple):
 
 
 def write_report(results: Path, out: Path) -> tuple[int, list[str]]:
-    """Write the report of a results folder to `out`, a page without external resources or scripts.
+    """Write the report of a results folder, a page without external resources or scripts.
 
-    Pictures of reconstructions are in `results/pictures/<record name>.png`. Returns the number of
-    records, and one line for each file that is not a record.
+    Args:
+        results: results folder; `pictures/<record name>.png` in it are the reconstructions.
+        out: path of the page.
+
+    Returns:
+        Number of records, and one line for each file that is not a record.
+
+    Raises:
+        UserError: the folder holds no records, or is not a results folder.
     """
     records, problems = read_records(results)
     if not records:
@@ -82,25 +89,23 @@ def write_report(results: Path, out: Path) -> tuple[int, list[str]]:
     environment = Environment(
         loader=PackageLoader("tespec.report", ""), autoescape=True, undefined=StrictUndefined
     )
-    shown = {
-        "facts": facts(records),
-        "left_out": left_out,
-        "is_sample": is_sample,
-        "tables": tables,
-    }
     page = environment.get_template("report.html").render(
-        shown, figures={"Scores": score_figures(frame)} | figures
+        facts=facts(records),
+        left_out=left_out,
+        is_sample=is_sample,
+        tables=tables,
+        figures={"Scores": score_figures(frame)} | figures,
     )
     write_all({out: page})
     return len(records), problems
 
 
 def facts(records: Sequence[Record]) -> dict[str, str]:
-    """Summarise the runs: kinds, data, seeds, versions and machines, each with its number of records."""
-    made = [record.environment for record in records]
-    packages = [{**each.get("packages", {}), "python": each.get("python")} for each in made]
-    names = dict.fromkeys(name for each in packages for name in each)
-    versions = {name: counted(each.get(name) for each in packages) for name in names}
+    """Summarise kinds, data, seeds, versions and machines of runs, with numbers of records."""
+    environments = [record.environment for record in records]
+    packages = [{**env.get("packages", {}), "python": env.get("python")} for env in environments]
+    names = dict.fromkeys(name for installed in packages for name in installed)
+    versions = {name: counted(installed.get(name) for installed in packages) for name in names}
     written = sorted(record.written for record in records)
     return {
         "records": counted(record.kind for record in records),
@@ -111,9 +116,9 @@ def facts(records: Sequence[Record]) -> dict[str, str]:
         "written": f"{written[0]:%Y-%m-%d} to {written[-1]:%Y-%m-%d}",
         "results version": counted(record.results_version for record in records),
         "tespec": counted(
-            f"{each.get('tespec', '')} at {str(each.get('revision', ''))[:10]}"
-            + (" with uncommitted changes" if each.get("modified") else "")
-            for each in made
+            f"{env.get('tespec', '')} at {str(env.get('revision', ''))[:10]}"
+            + (" with uncommitted changes" if env.get("modified") else "")
+            for env in environments
         ),
         "packages": "; ".join(f"{name} {version}" for name, version in versions.items() if version),
         "machines": counted(machine(record) for record in records),
@@ -121,23 +126,28 @@ def facts(records: Sequence[Record]) -> dict[str, str]:
 
 
 def counted(values: Iterable[object]) -> str:
-    """List all values, most frequent first, with their counts if there are multiple values."""
-    found = Counter(str(value) for value in values if value not in ("", None)).most_common()
-    return "; ".join(f"{value} ({count})" if len(found) > 1 else value for value, count in found)
+    """List all values, most frequent first, with their counts if they differ.
+
+    >>> counted(["cpu", "gpu", "gpu", ""])
+    'gpu (2); cpu (1)'
+    """
+    counts = Counter(str(value) for value in values if value not in ("", None)).most_common()
+    return "; ".join(f"{value} ({count})" if len(counts) > 1 else value for value, count in counts)
 
 
 def reconstructions(frame: pd.DataFrame, folder: Path, left_out: list[str]) -> list[Picture]:
     """Load the picture of the first seed of each pre-training as downscaled WebP, at most `MOST`.
 
-    `left_out` is extended by one line per unreadable picture.
+    Args:
+        frame: DataFrame from `tespec.results`.
+        folder: holds `<record name>.png`.
+        left_out: is extended by one line per unreadable picture.
     """
-    shown = with_labels(frame[frame.kind == "pretraining"]).sort_values(
-        ["variant", "label", "seed"]
-    )
-    shown = shown[[(folder / f"{name}.png").is_file() for name in shown.name]]
-    shown = shown.drop_duplicates(["task", "data", "profile", "label", "arch"])
-    found = []
-    for row in shown.head(MOST).itertuples():
+    runs = with_labels(frame[frame.kind == "pretraining"]).sort_values(["variant", "label", "seed"])
+    runs = runs[[(folder / f"{name}.png").is_file() for name in runs.name]]
+    runs = runs.drop_duplicates(["task", "data", "profile", "label", "arch"])
+    pictures = []
+    for row in runs.head(MOST).itertuples():
         file = io.BytesIO()
         try:
             with Image.open(folder / f"{row.name}.png", formats=("PNG",)) as opened:
@@ -148,28 +158,21 @@ def reconstructions(frame: pd.DataFrame, folder: Path, left_out: list[str]) -> l
             left_out.append(f"{row.name}.png: cannot be read ({type(error).__name__})")
             continue
         title = f"{row.task}: {row.label}, {ARCHITECTURES[row.arch]}, seed {row.seed}"
-        found.append(Picture(title, _data_uri("webp", file.getvalue())))
-    return found
+        pictures.append(Picture(title, _data_uri("webp", file.getvalue())))
+    return pictures
 
 
 def with_labels(frame: pd.DataFrame) -> pd.DataFrame:
-    """Add a column `label` to the frame: the method's title and backbone, its variant and its changed settings."""
+    """Add a column `label`: the method's title and backbone, variant and changed settings."""
     title = frame.title.where(frame.title != "", frame.method)
     shared = frame.groupby(title)["method"].transform("nunique") > 1
-    title = title.mask(shared, title + " (" + frame.method + ")")
-    parts = zip(
-        title,
-        frame.backbone,
-        frame.variant,
-        frame.overrides,
-        frame.pretraining_overrides,
-        strict=True,
-    )
-    return frame.assign(label=[", ".join(filter(None, texts)) for texts in parts])
+    columns = frame[["title", "backbone", "variant", "overrides", "pretraining_overrides"]]
+    columns = columns.assign(title=title.mask(shared, title + " (" + frame.method + ")"))
+    return frame.assign(label=[", ".join(filter(None, texts)) for texts in columns.to_numpy()])
 
 
 def score_points(frame: pd.DataFrame) -> pd.DataFrame:
-    """Compute mean main scores with 95 % Student-t intervals that account for pre-trainings (`paired_gain`).
+    """Compute mean main scores with 95 % Student-t intervals, as `paired_gain`.
 
     Returns:
         One row per label prior, and per row of a table and changed settings in each `FIGURE`, as
@@ -177,41 +180,39 @@ def score_points(frame: pd.DataFrame) -> pd.DataFrame:
         unit, better, mean (NaN if a score is not finite), low, high (NaN also for one seed or a
         missing run) and n, the number of seeds.
     """
-    shown, _ = select(
+    chosen, _ = select(
         frame, {}, free=("split", "overrides", "pretraining_overrides", "results_version")
     )
-    shown = with_labels(
-        shown[shown.main & ((shown.kind == "evaluation") | (shown.method == "prior"))]
-    )
+    is_scored = (chosen.kind == "evaluation") | (chosen.method == "prior")
+    chosen = with_labels(chosen[chosen.main & is_scored])
     keys = [*dict.fromkeys([*FIGURE, *ROW, *SETTING]), "label", "metric_title", "unit", "better"]
-    groups = dict(list(shown.groupby(keys)))
-    cells = {key: scores_by_pretraining(runs) for key, runs in groups.items()}
     rows = []
-    for key, cell in cells.items():
-        place, pretrainings = key[: len(FIGURE)], cell.shape[1]
-        spread = spread_of(each for other, each in cells.items() if other[: len(FIGURE)] == place)
-        found = paired_gain(
-            cell.mean(axis=1, skipna=False).tolist(), spread, (pretrainings > 1) / pretrainings
-        )
-        rows.append([*key, groups[key].value.mean(skipna=False), found.low, found.high, len(cell)])
+    for _, of_figure in chosen.groupby(FIGURE):
+        groups = [*of_figure.groupby(keys)]
+        cells = [scores_by_pretraining(runs) for _, runs in groups]
+        spread = spread_of(cells)
+        for (key, runs), cell in zip(groups, cells, strict=True):
+            count = cell.shape[1]
+            means = cell.mean(axis=1, skipna=False).tolist()
+            gain = paired_gain(means, spread, 1 / count if count > 1 else 0.0)
+            rows.append([*key, runs.value.mean(skipna=False), gain.low, gain.high, len(cell)])
     return pd.DataFrame(rows, columns=[*keys, "mean", "low", "high", "n"])
 
 
 def score_figures(frame: pd.DataFrame) -> list[Picture]:
-    """Draw a figure per task and setting, with a point and interval per method and architecture, best on top."""
+    """Draw a figure per task and setting, with a point and interval per method, best on top."""
     points = score_points(frame)
     figures = []
-    for place, shown in points[points.kind == "evaluation"].groupby(FIGURE):
-        prior = points[(points.kind == "reference") & (points[FIGURE] == list(place)).all(axis=1)]
-        task, data, fingerprint, profile, split, version, task_version = place
-        seeds = " to ".join(f"{count}" for count in sorted({shown.n.min(), shown.n.max()}))
-        note = f"Mean and 95 % t interval over {seeds} fine-tuning seeds. Data {fingerprint}, results version {version}"
-        note += f", task version {task_version}."
+    for key, scores in points[points.kind == "evaluation"].groupby(FIGURE):
+        prior = points[(points.kind == "reference") & (points[FIGURE] == list(key)).all(axis=1)]
+        task, data, fingerprint, profile, split, version, task_version = key
+        seeds = " to ".join(f"{count}" for count in sorted({scores.n.min(), scores.n.max()}))
         figures.append(
             Picture(
                 f"{task}: data {data}, profile {profile}, {split} split",
-                _scores(shown, prior),
-                note,
+                _scores(scores, prior),
+                f"Mean and 95 % t interval over {seeds} fine-tuning seeds. Data {fingerprint}, "
+                f"results version {version}, task version {task_version}.",
             )
         )
     return figures
@@ -223,30 +224,31 @@ def _scores(points: pd.DataFrame, prior: pd.DataFrame) -> str:
     order = best.sort_values(ascending=better == "lower").index.tolist()
     with rc_context(LOOK):
         figure = Figure(figsize=(WIDTH, 1.3 + 0.36 * len(order)), layout="constrained")
-        panel = figure.subplots()
-        for arch, side, style in zip(ARCHITECTURES, (-APART, APART), MARKERS, strict=True):
-            each = points[points.arch == arch]
-            if len(each):
-                places = [order.index(label) + side for label in each.label]
-                margins = (each.high - each["mean"]).fillna(0)
-                title = ARCHITECTURES[arch]
-                panel.errorbar(
-                    each["mean"], places, xerr=margins, capsize=3, ms=5, ls="", label=title, **style
-                )
-                for place in np.array(places)[each["mean"].isna()]:
-                    where = panel.get_yaxis_transform()
-                    panel.text(
-                        0.5, place, "not finite", va="center", color=style["color"], transform=where
-                    )
+        axes = figure.subplots()
+        for arch, offset, style in zip(ARCHITECTURES, (-APART, APART), MARKERS, strict=True):
+            scores = points[points.arch == arch]
+            if scores.empty:
+                continue
+            y = np.array([order.index(label) + offset for label in scores.label])
+            margins = (scores.high - scores["mean"]).fillna(0)
+            axes.errorbar(
+                scores["mean"], y, xerr=margins, capsize=3, ms=5, ls="", label=ARCHITECTURES[arch],
+                **style,
+            )  # fmt: skip
+            for position in y[scores["mean"].isna()]:
+                axes.text(
+                    0.5, position, "not finite", va="center", color=style["color"],
+                    transform=axes.get_yaxis_transform(),
+                )  # fmt: skip
         for value in prior["mean"]:
-            panel.axvline(value, color="black", ls=":", lw=1, label="label prior")
-        panel.set_yticks(range(len(order)), [fill(label, 24) for label in order])
-        panel.set_ylim(len(order) - 0.5, -0.5)
+            axes.axvline(value, color="black", ls=":", lw=1, label="label prior")
+        axes.set_yticks(range(len(order)), [fill(label, 24) for label in order])
+        axes.set_ylim(len(order) - 0.5, -0.5)
         name = metric.rstrip(" ↑↓")
-        panel.set_xlabel(
+        axes.set_xlabel(
             f"{name}{f' ({unit})' if unit else ''}{f', {better} is better' if better else ''}"
         )
-        panel.grid(axis="x", alpha=0.25)
+        axes.grid(axis="x", alpha=0.25)
         figure.legend(loc="outside lower center", ncols=3, frameon=False)
         file = io.BytesIO()
         figure.savefig(
