@@ -186,7 +186,8 @@ def read_records(results: Path) -> tuple[list[Record], list[str]]:
             _, first = records.setdefault(record.id, (record, path))
             if first != path and path.name != ARCHIVE:
                 raise UserError(path, f"holds the same result as {first}", "remove one of them")
-    return sorted((record for record, _ in records.values()), key=lambda r: r.name), problems
+    valid = [record for record, _ in records.values()]
+    return sorted(valid, key=lambda record: record.name), problems
 
 
 def similar_records(results: Path, choices: Mapping[str, Any]) -> list[Record]:

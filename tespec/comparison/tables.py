@@ -213,11 +213,12 @@ def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] = {
             "the selection has no main metric over all frames",
             f"leave out --where {' '.join(where)}" if where else remedy,
         )
-    value = chosen["value"].where(chosen["better"] != "lower", -chosen["value"])
     change = ["variant", "pretraining_overrides"]
     versions = [name for name in ORIGIN if name in where]
-    chosen = chosen.assign(column=column_names(chosen, change, versions), value=value)
-    chosen = chosen.sort_values(["task", "column", "arch", "title", *change], kind="stable")
+    chosen = chosen.assign(
+        column=column_names(chosen, change, versions),
+        value=chosen["value"].where(chosen["better"] != "lower", -chosen["value"]),
+    ).sort_values(["task", "column", "arch", "title", *change], kind="stable")
     if baseline not in set(chosen["method"]):
         raise UserError(
             f"--gains {baseline}",
@@ -260,8 +261,6 @@ def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] = {
         raise UserError(f"--gains {baseline}", "no other method to compare with it", remedy)
     data = pd.DataFrame(rows)
     data["p_holm"] = statistics.holm(data["p"])
-    low = _texts(data["low"], "+.3f")
-    high = _texts(data["high"], "+.3f")
     cells = pd.DataFrame(
         {
             "Task": data["task"].replace(task_titles()),
@@ -273,7 +272,10 @@ def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] = {
             "Backbone": data["backbone"],
             "Metric": data["metric"].map(_metric_titles(chosen)),
             "gain": _texts(data["mean"], "+.3f"),
-            "95 % interval": ("[" + low + ", " + high + "]").where(low != NONE, NONE),
+            "95 % interval": [
+                NONE if pd.isna(low) else f"[{low:+.3f}, {high:+.3f}]"
+                for low, high in zip(data["low"], data["high"], strict=True)
+            ],
             "p": _texts(data["p"], ".2g"),
             "p (Holm)": _texts(data["p_holm"], ".2g"),
             "n": data["n"].astype(str)
@@ -283,14 +285,12 @@ def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] = {
     bold = pd.DataFrame(False, cells.index, cells.columns).assign(
         gain=(data["p_holm"] < statistics.ALPHA).to_numpy()
     )
-    title = f"Gains over {chosen.loc[chosen['method'] == baseline, 'title'].iloc[0]}"
     notes = [*GAINS, *([SINGLE] * has_single), *([SEVERAL] * any(spreads.values()))]
-    notes += [*_accumulated(chosen), *left_out]
     return Table(
-        title,
+        f"Gains over {chosen.loc[chosen['method'] == baseline, 'title'].iloc[0]}",
         cells,
         bold,
-        tuple(notes),
+        (*notes, *_accumulated(chosen), *left_out),
         data,
         rules=rules_between(data["task"]),
         name=f"gains_{baseline}",

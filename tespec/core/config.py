@@ -54,12 +54,13 @@ def add_file(kind: str, path: Path) -> str:
     path = path.absolute()
     if path.suffix != ".yaml" or not path.is_file():
         raise UserError(path, "not an existing .yaml file", "check the path")
-    existing = files(kind).get(path.stem, path)
-    if existing != path:
+    existing = files(kind).get(path.stem)
+    if existing is None:
+        _added.setdefault(kind, {})[path.stem] = path
+    elif existing != path:
         raise UserError(
             path, f"{existing} already has the name {path.stem!r}", "rename one of them"
         )
-    _added.setdefault(kind, {})[path.stem] = path
     return path.stem
 
 
@@ -255,7 +256,8 @@ def cell_layers(
                 raise UserError(source, f"unknown architecture {name!r}", suggest(name, known))
         of_all = _without(layer, "architectures", "base")
         if "splits" in of_all:
-            of_all["splits"] = {"val": [], **_group(of_all, "splits", source)}
+            splits = _group(of_all, "splits", source)
+            of_all["splits"] = {**splits, "val": splits.get("val", [])}
         layers += [(source, of_all), (source, _group({arch: groups.get(arch) or {}}, arch, source))]
     of_user = [parse_change(change) for change in changes]
     values = {key: value for _, layer in of_user for key, value in flattened(layer).items()}

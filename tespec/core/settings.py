@@ -316,7 +316,7 @@ class OfRecordings:
     def check(self) -> None:
         steps = self.optimisation.steps
         warmup = self.optimisation.warmup_steps
-        if warmup and warmup >= steps:
+        if warmup >= steps:
             what = f"{warmup} is not less than optimisation.steps, which is {steps}"
             raise UserError("optimisation.warmup_steps", what, f"set it below {steps} as well")
         if self.sampling == "mixed" and self.batch_size < 2:

@@ -30,8 +30,14 @@ FORMULAS = ("=1+1", "+cmd", "-2+3", "@SUM(A1)", "\t=1", "|calc", "%0A")
 def odd():
     """Table whose names need escaping in every format."""
     facts = record().facts
-    made = [record(f"m{number}", facts=facts | {"title": name, "group": name, "pretraining_data": name}, miou=number)
-            for number, name in enumerate((*NAMES, *FORMULAS))]  # fmt: skip
+    made = [
+        record(
+            f"m{number}",
+            facts=facts | {"title": name, "group": name, "pretraining_data": name},
+            miou=number,
+        )
+        for number, name in enumerate((*NAMES, *FORMULAS))
+    ]
     (table,) = make_tables(to_frame(made), only=["segmentation"])
     return table
 
@@ -94,8 +100,8 @@ def test_latex_has_rules_headings_labels_and_no_bare_special_letters(odd):
     assert text.startswith("% \\usepackage{booktabs,adjustbox}\n")
     assert "a\\_b\\%c\\&d\\#e" in text
     assert "\\textbf{62.774}" in text
-    heading = r"\\midrule\n\\multicolumn\{\d+\}\{l\}\{\\textit\{The best performance in the literature\}\}"
-    assert re.search(heading, text)
+    heading = r"\{l\}\{\\textit\{The best performance in the literature\}\}"
+    assert re.search(r"\\midrule\n\\multicolumn\{\d+\}" + heading, text)
     labels = re.findall(r"\\label\{(.*?)\}", text)
     assert labels == [
         "tab:segmentation",
@@ -126,7 +132,8 @@ def test_wide_tables_are_split_between_metrics():
 def test_latex_compiles(odd, tmp_path):
     real = make_tables(tespec.results(REPOSITORY / "results" / "sample"))
     bodies = "\\clearpage\n".join(map(to_latex, (odd, *real)))
-    text = f"\\documentclass[twocolumn]{{article}}\n\\usepackage{{booktabs,adjustbox}}\n\\begin{{document}}\n{bodies}"
+    preamble = "\\documentclass[twocolumn]{article}\n\\usepackage{booktabs,adjustbox}\n"
+    text = f"{preamble}\\begin{{document}}\n{bodies}"
     (tmp_path / "tables.tex").write_text(f"{text}\\end{{document}}\n", encoding="utf-8")
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "tables.tex"]
     done = subprocess.run(

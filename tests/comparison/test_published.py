@@ -1,4 +1,4 @@
-"""Published numbers match the paper's LaTeX source, and the `paper` profile matches its tables of settings."""
+"""Published numbers and the `paper` profile match the tables of the paper's LaTeX source."""
 
 import re
 from copy import deepcopy
@@ -41,7 +41,7 @@ every_table = pytest.mark.parametrize("name", TABLES)
 
 
 def published_lines(name, decimals):
-    """Cells of the paper's rows, grouped by horizontal rules, with all numbers rounded to `decimals`."""
+    """Cells of the paper's rows, grouped by horizontal rules, rounded to `decimals`."""
     body = (
         EXCERPT[name]
         .split(r"\midrule")[1]
@@ -169,7 +169,7 @@ CITED = {
 
 
 def lines_of(label):
-    """Cells of each row of the table in the paper's source, and the number of bold cells in the row."""
+    """Cells of each row of the table in the paper's source, and its number of bold cells."""
     before = ABLATIONS.split(rf"\label{{{label}}}")[0]
     body = re.split(r"\\(?:mid|h)rule|\\hline", before[before.rindex(r"\begin{tabular}") :])
     rows = []

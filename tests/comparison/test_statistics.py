@@ -40,7 +40,7 @@ def test_what_cannot_be_tested_is_blank_and_says_so(differences, mean, note):
 
 
 def test_a_gain_over_several_pretrainings_computed_by_hand():
-    """Two cells of two seeds (rows) and two pre-trainings (columns); a third cell with one pre-training is ignored."""
+    """Two cells of two seeds (rows) and two pre-trainings (columns); the third has only one."""
     cells = [
         pd.DataFrame(scores)
         for scores in ([[1.0, 5.0], [2.0, 8.0]], [[4.0, 4.0], [6.0, 6.0]], [[1.0], [2.0]])
@@ -90,7 +90,7 @@ def test_a_table_without_effects_has_a_false_positive_in_at_most_one_of_twenty()
 def test_intervals_of_several_pretrainings_cover_the_gain(
     methods, between, baseline, pretrainings, over_pretrained
 ):
-    """Five seeds shift all methods alike; `between`, `baseline`: deviations of pre-trainings and baseline runs."""
+    """Five seeds shift all methods; `between` and `baseline` are standard deviations."""
     rng, tables, covered = np.random.default_rng(0), 1000, 0
     for _ in range(tables):
         shift = rng.normal(0, 2, (5, 1))

@@ -1,4 +1,4 @@
-"""The page of the sample world study and its committed tables hold the numbers of the committed records."""
+"""The page of the sample world study and its tables hold the numbers of the committed records."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def rows(heading: str) -> list[list[str]]:
 
 @pytest.fixture(scope="module")
 def records() -> list[Record]:
-    found, problems = read_records(STUDY)
+    records, problems = read_records(STUDY)
     assert problems == []
-    return found
+    return records
 
 
 @pytest.fixture(scope="module")
@@ -48,10 +48,10 @@ def test_the_table_of_the_page_is_made_of_the_records(
 ) -> None:
     gains = gains_table(frame, "scratch").data.set_index(["title", "arch"])[["mean", "low", "high"]]
     made: dict[str, list[Record]] = {}
-    for each in sorted(records, key=lambda record: record.seed):
-        if each.kind == "pretraining" and not each.variant:
-            made.setdefault(each.facts["title"], []).append(each)
-    wanted = []
+    for record in sorted(records, key=lambda record: record.seed):
+        if record.kind == "pretraining" and not record.variant:
+            made.setdefault(record.facts["title"], []).append(record)
+    expected = []
     main = frame[frame.main & (frame.kind == "evaluation") & (frame.variant == "")]
     for (title, network), scores in main.groupby(["title", "network"]):
         row = [title + {"swin_micro": "", "resnet_micro": " (ResNet)"}[network]]
@@ -64,17 +64,19 @@ def test_the_table_of_the_page_is_made_of_the_records(
                 "{:+.2f} [{:+.2f}, {:+.2f}]".format(*gains.loc[title, arch]) if has_gain else "-"
             )
         both = made.get(title, [])
-        row.append(", ".join(f"{next(iter(each.metrics.values())):.3f}" for each in both) or "-")
-        row.append(", ".join(f"{each.metrics['last_stage_rank']:.1f}" for each in both) or "-")
-        wanted.append(row)
-    assert sorted(rows("Scores and gains")) == sorted(wanted)
+        row.append(
+            ", ".join(f"{next(iter(record.metrics.values())):.3f}" for record in both) or "-"
+        )
+        row.append(", ".join(f"{record.metrics['last_stage_rank']:.1f}" for record in both) or "-")
+        expected.append(row)
+    assert sorted(rows("Scores and gains")) == sorted(expected)
     carried, zeroed, zero = (
-        [f"{each.metrics[name]:.3f}" for each in made["TESPEC"]]
+        [f"{record.metrics[name]:.3f}" for record in made["TESPEC"]]
         for name in ("loss_masked_carried", "loss_masked_zeroed", "loss_zero")
     )
     assert {*zeroed, *zero} == {zero[0]}
-    said = f"loss with carried state is {' and '.join(carried)}. Predicting zero gives {zero[0]}, and so does TESPEC if"
-    assert said in TEXT
+    losses = f"loss with carried state is {' and '.join(carried)}."
+    assert f"{losses} Predicting zero gives {zero[0]}, and so does TESPEC if" in TEXT
 
 
 def test_the_text_of_the_page_says_what_the_records_say(
@@ -82,10 +84,8 @@ def test_the_text_of_the_page_says_what_the_records_say(
 ) -> None:
     gains = gains_table(frame, "scratch").data
     assert [f"{p:.2g}" for p in sorted(gains.p_holm)] == ["0.48"] + ["1"] * (len(gains) - 1)
-    assert (
-        f"{gains.p_holm.min():.2g} for {gains.title[gains.p_holm.idxmin()]}, recurrent, and 1 for all others"
-        in TEXT
-    )
+    best = gains.title[gains.p_holm.idxmin()]
+    assert f"{gains.p_holm.min():.2g} for {best}, recurrent, and 1 for all others" in TEXT
     for arch, said in (("feedforward", "Feed-forward"), ("recurrent", "Recurrent")):
         of_arch = gains[gains.arch == arch]
         halves = (of_arch.high - of_arch.low) / 2
@@ -100,7 +100,7 @@ def test_the_text_of_the_page_says_what_the_records_say(
     scores = frame[frame.main & (frame.kind == "evaluation") & (frame.variant == "")]
     assert f"scores {prior:.2f}, about half of each other score" in TEXT
     assert scores.groupby(["title", "network", "arch"]).value.mean().min() > 1.8 * prior
-    assert f"{sum(each.time['total'] for each in records) / 3600:.0f} hours in all" in TEXT
+    assert f"{sum(record.time['total'] for record in records) / 3600:.0f} hours in all" in TEXT
     again = read_yaml(STUDY / "manifest.yaml")["repeated"]
     of_scratch = scores[
         (scores.method == "scratch")
@@ -134,28 +134,40 @@ def test_the_ablations_of_the_page_are_those_of_the_records(
 ) -> None:
     ablated = {"variant": "*", "method": "tespec", "arch": "recurrent"}
     differences = gains_table(frame, "tespec", ablated).data.set_index("variant")
-    wanted = []
+    expected = []
     for variant, values in (
         frame[frame.main & (frame.kind == "evaluation")].groupby("variant").value
     ):
         if not variant:
             continue
-        made = [each for each in records if each.kind == "pretraining" and each.variant == variant]
+        made = [
+            record
+            for record in records
+            if record.kind == "pretraining" and record.variant == variant
+        ]
         made.sort(key=lambda record: record.seed)
-        zero = [f"{each.metrics['loss_zero']:.3f}" for each in made if "loss_zero" in each.metrics]
-        wanted.append([
-            variant, f"{values.mean():.2f} ± {values.std():.2f} ({len(values)})",
-            "{:+.2f} [{:+.2f}, {:+.2f}]".format(*differences.loc[variant, ["mean", "low", "high"]]),
-            ", ".join(f"{next(iter(each.metrics.values())):.3f}" for each in made), ", ".join(zero) or "-",
-        ])  # fmt: skip
-    assert sorted(rows("Ablations of TESPEC")) == sorted(wanted)
+        zero = [
+            f"{record.metrics['loss_zero']:.3f}" for record in made if "loss_zero" in record.metrics
+        ]
+        expected.append(
+            [
+                variant,
+                f"{values.mean():.2f} ± {values.std():.2f} ({len(values)})",
+                "{:+.2f} [{:+.2f}, {:+.2f}]".format(
+                    *differences.loc[variant, ["mean", "low", "high"]]
+                ),
+                ", ".join(f"{next(iter(record.metrics.values())):.3f}" for record in made),
+                ", ".join(zero) or "-",
+            ]
+        )
+    assert sorted(rows("Ablations of TESPEC")) == sorted(expected)
     assert {f"{p:.2g}" for p in differences.p_holm} == {"1"}
 
 
 def test_the_page_and_the_tables_name_the_version_of_the_records(records: list[Record]) -> None:
     manifest = read_yaml(STUDY / "manifest.yaml")
     version = manifest["results_version"]
-    assert {each.results_version for each in records} == {version}
+    assert {record.results_version for record in records} == {version}
     assert len(records) == manifest["records"]
     named = "" if version == RESULTS_VERSION else f", results version {version}"
     assert f"measured (sample, study{named})" in (STUDY / "tables" / "segmentation.csv").read_text()

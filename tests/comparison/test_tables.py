@@ -58,9 +58,17 @@ def test_every_published_number_is_in_the_table_and_its_csv(sample, name, tmp_pa
     seen = 0
     for number in found.itertuples():
         header = (tasks[number.task], metrics[number.metric], "published")
-        (row,) = (place for place, label in enumerate(table.cells.index) if (*label[1:4], label[4].split(" (m")[0]) == (
-            number.title + number.mark, number.backbone, "yes" if number.arch == "recurrent" else "no",
-            number.pretraining_data))  # fmt: skip
+        (row,) = (
+            place
+            for place, label in enumerate(table.cells.index)
+            if (*label[1:4], label[4].split(" (m")[0])
+            == (
+                number.title + number.mark,
+                number.backbone,
+                "yes" if number.arch == "recurrent" else "no",
+                number.pretraining_data,
+            )
+        )
         text = "" if number.value != number.value else f"{number.value:.{decimals}f}"
         assert (table.cells[header].iloc[row], table.bold[header].iloc[row]) == (
             text or NONE,
@@ -70,12 +78,12 @@ def test_every_published_number_is_in_the_table_and_its_csv(sample, name, tmp_pa
         seen += text != ""
     assert seen == {"detection": 24, "segmentation": 50, "depth": 77}[name]
     methods = (found["title"] + found["mark"])[~found["order"].duplicated()].tolist()
-    own = [
+    labels = [
         label
         for label in table.cells.index
         if label[0] != "Other publications" and label[2] != "resnet_micro"
     ]
-    assert [label[1] for label in own if label[1] in methods] == methods
+    assert [label[1] for label in labels if label[1] in methods] == methods
 
 
 def test_every_published_number_of_the_ablations_is_in_its_table(sample):
@@ -85,8 +93,8 @@ def test_every_published_number_of_the_ablations_is_in_its_table(sample):
     ]
     wanted = [
         f"{value:.3f}"
-        for each in read_ablations().values()
-        for row in each.rows
+        for table in read_ablations().values()
+        for row in table.rows
         for value in row.paper
         if value
     ]
@@ -95,13 +103,21 @@ def test_every_published_number_of_the_ablations_is_in_its_table(sample):
 
 
 def test_a_cell_is_mean_deviation_and_seeds_and_says_what_it_lacks():
-    table = one([
-        *(record("scratch", seed=seed, miou=40.0 + seed) for seed in range(3)),
-        *(record("tespec", seed=seed, miou=60.0 + seed) for seed in range(2)),
-        record("moby", miou=41.0),
-        *(record("imagenet", seed=seed, miou=None if seed else 99.0) for seed in range(3)),
-        record("prior", "feedforward", kind="reference", miou=70.0, facts={"title": "Prior", "backbone": "-"}),
-    ])  # fmt: skip
+    table = one(
+        [
+            *(record("scratch", seed=seed, miou=40.0 + seed) for seed in range(3)),
+            *(record("tespec", seed=seed, miou=60.0 + seed) for seed in range(2)),
+            record("moby", miou=41.0),
+            *(record("imagenet", seed=seed, miou=None if seed else 99.0) for seed in range(3)),
+            record(
+                "prior",
+                "feedforward",
+                kind="reference",
+                miou=70.0,
+                facts={"title": "Prior", "backbone": "-"},
+            ),
+        ]
+    )
     assert column(table, "DDD17", "mIoU ↑", MEASURED) == {
         ("No Pre-training", "yes"): "41.00 ± 1.00 (3)",
         ("TESPEC (Ours)", "yes"): "60.50 ± 0.71 (2 of 3)",
@@ -185,8 +201,8 @@ def test_columns_that_differ_in_nothing_named_say_what_they_differ_in():
     assert len(labels) == 3
     assert any("data_fingerprint ffffffff" in label for label in labels)
     recipes = (
-        {"dataset": "1mpx", "data": "sample", "profile": "sample", "data_fingerprint": each}
-        for each in "ab"
+        {"dataset": "1mpx", "data": "sample", "profile": "sample", "data_fingerprint": fingerprint}
+        for fingerprint in "ab"
     )
     made = [
         record("tespec", seed=seed, weights={"recipe": recipe})
@@ -237,14 +253,21 @@ def test_rows_of_different_machines_say_so():
     other = {"device": "NVIDIA H100", "cpu": "B"}
     table = one([record(), record("tespec"), record("moby", environment=other)])
     cells = column(table, "DDD17", "mIoU ↑", MEASURED)
-    assert cells == {("No Pre-training", "yes"): "40.00 (1)", ("TESPEC (Ours)", "yes"): "40.00 (1)",
-                     ("MoBY", "yes"): "40.00 (1)ᵃ"}  # fmt: skip
+    assert cells == {
+        ("No Pre-training", "yes"): "40.00 (1)",
+        ("TESPEC (Ours)", "yes"): "40.00 (1)",
+        ("MoBY", "yes"): "40.00 (1)ᵃ",
+    }
     assert "Measured on different machines: ᵃ NVIDIA H100; unmarked: A, 1 threads." in table.notes
 
 
 def test_methods_that_the_paper_lacks_have_rows_behind_its_own():
-    made = [record("mine"), record("mine", "feedforward", facts=record("mine").facts | {"backbone": "Mine"}),
-            record("tespec", "feedforward"), record("other", facts=record("mine").facts)]  # fmt: skip
+    made = [
+        record("mine"),
+        record("mine", "feedforward", facts=record("mine").facts | {"backbone": "Mine"}),
+        record("tespec", "feedforward"),
+        record("other", facts=record("mine").facts),
+    ]
     index = [label[:4] for label in one(made).cells.index]
     assert [label for label in index if label[0] != "Other publications"][-4:] == [
         ("", "Tespec", "Swin-T/7", "no"),
@@ -285,8 +308,11 @@ def test_few_labels_and_frozen_backbones_stand_beside_the_published_numbers():
     assert texts("published", where={"label_fraction": "0.01"}) == ["57.23"]
     assert texts("published", where={"label_fraction": "0.05"}) == ["59.54"]  # not measured
     # The other tables have no published or measured result with so few labels.
-    assert [table.name for table in make_tables(to_frame(made), where={"label_fraction": "0.01"}, measured=False)
-            if not table.name.startswith("ablation")] == ["segmentation", "depth"]  # fmt: skip
+    assert [
+        table.name
+        for table in make_tables(to_frame(made), where={"label_fraction": "0.01"}, measured=False)
+        if not table.name.startswith("ablation")
+    ] == ["segmentation", "depth"]
     assert texts("measured", where={"label_fraction": "0.01"}) == ["10.00 (1)"]
     assert texts("published", where={"frozen": "True"}) == ["57.87"]
     assert texts("measured", where={"frozen": "True"}) == ["5.00 (1)"]
@@ -340,7 +366,11 @@ def test_an_ablation_finds_its_rows_by_their_variant():
     ]
     table = one(made, "ablation_masking")
     assert table.cells["DDD17", "mIoU ↑", MEASURED].to_dict() == {
-        "0%": NONE, "25%": "50.00 (1)", "50% (default)": "40.00 (1)", "75%": NONE}  # fmt: skip
+        "0%": NONE,
+        "25%": "50.00 (1)",
+        "50% (default)": "40.00 (1)",
+        "75%": NONE,
+    }
     # A record with changed settings but no variant is in neither the ablation nor the comparison.
     assert list(column(one(made), "DDD17", "mIoU ↑", MEASURED).values()) == ["40.00 (1)"]
     assert "ablation_memory" not in [table.name for table in make_tables(to_frame(made))]
@@ -388,7 +418,9 @@ def test_rows_of_one_variant_that_differ_in_more_have_columns_of_their_own():
         steps: ["60.00 (1)"],
     }
     assert cells(plain, default, narrow, narrow_default) == {
-        ", Swin-T/7": ["50.00 (1)", "40.00 (1)"], ", a": ["30.00 (1)", "20.00 (1)"]}  # fmt: skip
+        ", Swin-T/7": ["50.00 (1)", "40.00 (1)"],
+        ", a": ["30.00 (1)", "20.00 (1)"],
+    }
     # The default of another backbone is no row of the ablation.
     assert cells(plain, default, narrow_default) == {"": ["50.00 (1)", "40.00 (1)"]}
 
@@ -428,7 +460,7 @@ def test_gains_of_several_versions_have_rows_of_their_own(changes, where, place,
 
 def test_gains_over_a_method_of_several_versions_are_over_the_newest():
     older = [record(seed=seed, miou=20.0 + seed) for seed in range(2)]
-    older = [each.model_copy(update={"written": each.written.replace(year=2020)}) for each in older]
+    older = [run.model_copy(update={"written": run.written.replace(year=2020)}) for run in older]
     newer = [record(seed=seed, miou=40.0 - seed, method_version=2) for seed in range(2)]
     cells = gains_table(to_frame([*older, *newer]), "scratch", {"method_version": "*"}).cells
     assert cells["gain"].tolist() == ["-19.000"]
@@ -498,8 +530,8 @@ def test_runs_of_several_pretrainings_are_one_cell_and_its_gain_averages_over_th
     # A missing run leaves no interval; one pre-training per seed is not a second level.
     missing = f"{several}, a score is missing or not finite"
     assert gain(*tespec[:3], *scratch)[0][1:] == [2, missing]
-    own = gain(tespec[0], tespec[3], *scratch)
-    assert own[0] == [15.0, 2, ""]
-    assert SINGLE not in own[1]
+    shared_start = gain(tespec[0], tespec[3], *scratch)
+    assert shared_start[0] == [15.0, 2, ""]
+    assert SINGLE not in shared_start[1]
     lost = [*tespec[:3], made("tespec", 1, 1, None)]
     assert gain(*lost, *scratch)[0][1:] == [2, missing]

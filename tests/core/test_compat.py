@@ -26,18 +26,18 @@ def boxes_and_scores(count, seed, levels):
 
 
 def plain_nms(boxes, scores, threshold, offset):
-    """Indices kept by greedy NMS, computed pair by pair."""
+    """Indices selected by greedy NMS, computed pair by pair."""
 
     def overlap(a, b):
         sides = torch.minimum(a[2:], b[2:]) - torch.maximum(a[:2], b[:2]) + offset
         shared = sides.clamp(min=0).prod()
         return shared / ((a[2:] - a[:2] + offset).prod() + (b[2:] - b[:2] + offset).prod() - shared)
 
-    kept = []
+    selected = []
     for i in sorted(range(len(scores)), key=lambda i: -scores[i].item()):  # stable: ties by index
-        if not any(overlap(boxes[i], boxes[j]) > threshold for j in kept):
-            kept.append(i)
-    return kept
+        if not any(overlap(boxes[i], boxes[j]) > threshold for j in selected):
+            selected.append(i)
+    return selected
 
 
 @given(
@@ -59,8 +59,8 @@ def test_nms_equals_the_plain_greedy_rule(count, seed, levels, threshold, offset
 def test_mmdet_s_nms_by_class_is_that_of_each_class():
     boxes, scores = boxes_and_scores(40, seed=1, levels=None)
     classes = torch.arange(40) % 2
-    kept = batched_nms(boxes, scores, classes, {"type": "nms", "iou_threshold": 0.5})[1]
-    assert kept.tolist() == plain_nms(boxes + 1000 * classes[:, None], scores, 0.5, 0)
+    selected = batched_nms(boxes, scores, classes, {"type": "nms", "iou_threshold": 0.5})[1]
+    assert selected.tolist() == plain_nms(boxes + 1000 * classes[:, None], scores, 0.5, 0)
 
 
 @pytest.mark.skipif(
@@ -75,7 +75,10 @@ def test_any_other_operator_raises_when_called():
 
 
 def test_everything_imports_in_a_new_process_without_a_word():
-    code = "import tespec.core.compat, timm.models, mmengine.optim, mmcv.ops, mmdet.models, mmseg.models, torchvision"
+    code = (
+        "import tespec.core.compat, timm.models, mmengine.optim, mmcv.ops, mmdet.models, "
+        "mmseg.models, torchvision"
+    )
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False
     )
@@ -83,7 +86,7 @@ def test_everything_imports_in_a_new_process_without_a_word():
 
 
 def test_whoever_imports_what_needs_the_stand_ins_imports_them_first():
-    """The order in which modules are imported must not matter; a package imports them for its modules."""
+    """The order of imports must not matter; a package imports the stand-ins for its modules."""
     line = re.compile(
         r"^(?:import|from) (tespec\.core\.compat|timm|torchvision|mmcv|mmdet|mmseg)\b", re.MULTILINE
     )

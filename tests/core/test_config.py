@@ -17,7 +17,9 @@ from tespec.registry import METHODS, pretrained_methods
 def test_every_profile_resolves_every_task_and_recipe():
     for profile in names("profiles"):
         for task in names("tasks"):
-            recurrent, alone = (finetuning_settings(task, arch, profile) for arch in ARCHITECTURES)
+            recurrent, feedforward = (
+                finetuning_settings(task, arch, profile) for arch in ARCHITECTURES
+            )
             # Recurrent networks train on stream, others on single windows.
             assert recurrent.sampling == "mixed"
             assert (
@@ -25,7 +27,7 @@ def test_every_profile_resolves_every_task_and_recipe():
                 < round(SAMPLING[recurrent.sampling] * recurrent.batch_size)
                 < recurrent.batch_size
             )
-            assert (alone.sampling, alone.segments) == ("random", 1)
+            assert (feedforward.sampling, feedforward.segments) == ("random", 1)
         for recipe in pretrained_methods():
             # raises if they do not fit the method
             own_settings(pretraining_settings(recipe, profile).objective)
@@ -37,11 +39,12 @@ def test_the_data_wins_over_the_config_and_the_user_over_both():
     assert settings.splits == {"train": ("a",), "test": ("b",), "val": ()}
     assert settings.protocol["rows"] == 64
     changes = ["protocol.rows=32", "optimisation.peak_lr=1e-3", "window_ms=40"]
-    own = finetuning_settings("ddd17", "recurrent", "sample", changes, of_data)
-    assert (own.protocol["rows"], own.optimisation.peak_lr, own.window_ms) == (32, 1e-3, 40.0)
+    changed = finetuning_settings("ddd17", "recurrent", "sample", changes, of_data)
+    assert (changed.protocol["rows"], changed.window_ms) == (32, 40.0)
+    assert changed.optimisation.peak_lr == 1e-3
 
 
-def test_what_a_user_changed_is_what_differs_from_the_defaults():
+def test_changed_settings_are_those_that_differ_from_the_defaults():
     of_data = {"protocol": {"rows": 64}}
     given = ["optimisation.steps=70", "batch_size=4", "label_fraction=0.5"]
     settings = finetuning_settings("ddd17", "recurrent", "sample", given, of_data)
@@ -129,7 +132,7 @@ def test_an_unknown_architecture_is_named():
         finetuning_settings("ddd17", "transformer", "sample")
 
 
-def test_a_mapping_of_another_type_is_replaced_whole():
+def test_a_mapping_of_another_type_is_replaced():
     base = {"decoder": {"type": "A", "backbone": 3}, "mask": {"unit": 32, "ratio": 0.5}}
     changes = {"decoder": {"type": "B"}, "mask": {"unit": 16}}
     assert merge(base, ("x", changes)) == {
@@ -139,12 +142,12 @@ def test_a_mapping_of_another_type_is_replaced_whole():
 
 
 @pytest.fixture
-def own(tmp_path, monkeypatch):
-    """Return a function that writes and adds a user-defined profile or task named `own`, and returns its path."""
+def write_config(tmp_path, monkeypatch):
+    """Return a function that writes and adds a profile or task `custom`, and returns its path."""
     monkeypatch.setattr(config, "_added", {})
 
     def write(text, kind="profiles"):
-        path = tmp_path / "own.yaml"
+        path = tmp_path / "custom.yaml"
         path.write_text(text)
         config.add_file(kind, path)
         return path
@@ -152,70 +155,85 @@ def own(tmp_path, monkeypatch):
     return write
 
 
-def test_of_a_profile_the_task_wins_and_then_the_architecture(own):
-    own(
+def test_of_a_profile_the_task_wins_and_then_the_architecture(write_config):
+    write_config(
         "base: sample\n"
-        "finetuning: {batch_size: 6, architectures: {recurrent: {optimisation: {peak_lr: 1.0e-4}}}}\n"
-        "tasks: {ddd17: {optimisation: {steps: 77}, architectures: {feedforward: {optimisation: {peak_lr: 2.0e-4}}}}}"
+        "finetuning:\n  batch_size: 6\n"
+        "  architectures: {recurrent: {optimisation: {peak_lr: 1.0e-4}}}\n"
+        "tasks:\n  ddd17:\n    optimisation: {steps: 77}\n"
+        "    architectures: {feedforward: {optimisation: {peak_lr: 2.0e-4}}}"
     )
-    recurrent, alone = (finetuning_settings("ddd17", arch, "own") for arch in ARCHITECTURES)
-    assert (recurrent.optimisation.peak_lr, alone.optimisation.peak_lr) == (1e-4, 2e-4)
-    assert (recurrent.optimisation.steps, alone.optimisation.steps) == (77, 77)
+    recurrent, feedforward = (
+        finetuning_settings("ddd17", arch, "custom") for arch in ARCHITECTURES
+    )
+    assert (recurrent.optimisation.peak_lr, feedforward.optimisation.peak_lr) == (1e-4, 2e-4)
+    assert (recurrent.optimisation.steps, feedforward.optimisation.steps) == (77, 77)
     # overrides the base profile's value for an architecture
-    assert (recurrent.batch_size, alone.batch_size) == (6, 6)
+    assert (recurrent.batch_size, feedforward.batch_size) == (6, 6)
     base = finetuning_settings("ddd17", "recurrent", "sample")
     assert (recurrent.backbone, recurrent.segments) == (base.backbone, base.segments)
-    ours, theirs = (set(settings.deviations) for settings in (recurrent, base))
-    assert ours - theirs == {
+    custom, base_deviations = (set(settings.deviations) for settings in (recurrent, base))
+    assert custom - base_deviations == {
         "batch_size: 6 instead of 16",
         "optimisation.steps: 77 instead of 50000",
     }
-    assert theirs - ours == {
+    assert base_deviations - custom == {
         "batch_size: 4 instead of 16",
         "optimisation.peak_lr: 0.001 instead of 0.0001",
         "optimisation.steps: 300 instead of 50000",
     }
 
 
-def test_a_task_wins_over_its_base_in_all_that_it_states(own):
-    own("base: ddd17\nbatch_size: 5\narchitectures: {feedforward: {segments: 2}}", "tasks")
-    recurrent, alone = (finetuning_settings("own", arch, "paper") for arch in ARCHITECTURES)
-    assert (recurrent.batch_size, recurrent.segments, alone.batch_size, alone.segments) == (
+def test_a_task_wins_over_its_base_in_all_that_it_states(write_config):
+    write_config("base: ddd17\nbatch_size: 5\narchitectures: {feedforward: {segments: 2}}", "tasks")
+    recurrent, feedforward = (
+        finetuning_settings("custom", arch, "paper") for arch in ARCHITECTURES
+    )
+    assert (
+        recurrent.batch_size,
+        recurrent.segments,
+        feedforward.batch_size,
+        feedforward.segments,
+    ) == (
         5,
         15,
         5,
         2,
     )
-    layers = config.cell_layers("own", "feedforward", "paper")
+    layers = config.cell_layers("custom", "feedforward", "paper")
     origins = {key: source for source, layer in layers for key in config.flattened(layer)}
-    assert (origins["window_ms"], origins["segments"]) == ("task ddd17", "task own")
+    assert (origins["window_ms"], origins["segments"]) == ("task ddd17", "task custom")
     # the settings of another kind's head do not exist
-    own("base: ddd17\nkind: depth\nhead: {channels: 64}", "tasks")
-    heads = [layer.get("head") for _, layer in config.cell_layers("own", "recurrent", "paper")]
+    write_config("base: ddd17\nkind: depth\nhead: {channels: 64}", "tasks")
+    heads = [layer.get("head") for _, layer in config.cell_layers("custom", "recurrent", "paper")]
     assert [head for head in heads if head] == [{"channels": 64}] * 2
 
 
 @pytest.mark.parametrize(
-    ("kind", "text", "said"),
+    ("kind", "text", "message"),
     [
         (
             "tasks",
             "base: ddd17\narchitectures: {recurent: {segments: 2}}",
-            "task own: unknown arch.* mean 'recurrent'",
+            "task custom: unknown arch.* mean 'recurrent'",
         ),
         (
             "tasks",
             "base: ddd17\noptimisation: {stepps: 2}",
-            "task own: unknown setting 'stepps'; did you mean 'steps'",
+            "task custom: unknown setting 'stepps'; did you mean 'steps'",
         ),
-        ("tasks", "base: ddd17\nsplits: 3", "task own: splits is not a mapping of settings"),
-        ("tasks", "base: ddd17\nsplits:", "task own: splits is not a mapping of settings"),
+        ("tasks", "base: ddd17\nsplits: 3", "task custom: splits is not a mapping of settings"),
+        ("tasks", "base: ddd17\nsplits:", "task custom: splits is not a mapping of settings"),
         ("profiles", "base: sample\nfinetuning: {stepps: 3}", "unknown setting 'stepps'"),
-        ("profiles", "base: sample\nthreads: many", "profile own, threads: 'many' is not allowed"),
+        (
+            "profiles",
+            "base: sample\nthreads: many",
+            "profile custom, threads: 'many' is not allowed",
+        ),
         (
             "profiles",
             "base: sample\nmethods: {moby: 3}",
-            "profile own, methods.moby: 3 is not allowed",
+            "profile custom, methods.moby: 3 is not allowed",
         ),
         (
             "profiles",
@@ -225,7 +243,7 @@ def test_a_task_wins_over_its_base_in_all_that_it_states(own):
         (
             "profiles",
             "base: sample\ntasks: {ddd17: 3}",
-            "profile own, tasks.ddd17: 3 is not allowed",
+            "profile custom, tasks.ddd17: 3 is not allowed",
         ),
         (
             "profiles",
@@ -234,11 +252,15 @@ def test_a_task_wins_over_its_base_in_all_that_it_states(own):
         ),
     ],
 )
-def test_mistakes_in_a_file_of_ones_own_are_named(own, kind, text, said):
-    own(text, kind)
-    with pytest.raises(UserError, match=said):
+def test_mistakes_in_a_custom_file_are_named(write_config, kind, text, message):
+    write_config(text, kind)
+    with pytest.raises(UserError, match=message):
         finetuning_settings(
-            *(("own", "recurrent", "paper") if kind == "tasks" else ("ddd17", "recurrent", "own"))
+            *(
+                ("custom", "recurrent", "paper")
+                if kind == "tasks"
+                else ("ddd17", "recurrent", "custom")
+            )
         )
 
 
@@ -260,9 +282,9 @@ downsample.to_width: 160 instead of null
 """.strip().splitlines()
 
 
-def test_a_task_of_ones_own_inherits_what_a_profile_sets_for_its_base(own):
-    own("base: gen1\ntitle: Mine\nclasses: [circle]\nhead: {neck_blocks: 1}", "tasks")
-    mine, gen1 = (finetuning_settings(task, "recurrent", "demo") for task in ("own", "gen1"))
+def test_a_custom_task_inherits_the_settings_of_a_profile_for_its_base(write_config):
+    write_config("base: gen1\ntitle: Mine\nclasses: [circle]\nhead: {neck_blocks: 1}", "tasks")
+    mine, gen1 = (finetuning_settings(task, "recurrent", "demo") for task in ("custom", "gen1"))
     assert mine.head == gen1.head | {"neck_blocks": 1}
     assert (mine.protocol, mine.downsample) == (gen1.protocol, gen1.downsample)
     assert set(gen1.deviations) > set(GEN1_AT_SAMPLE_SIZE)
@@ -271,28 +293,28 @@ def test_a_task_of_ones_own_inherits_what_a_profile_sets_for_its_base(own):
         "head.neck_blocks: 1 instead of 2",
     }
     assert set(mine.deviations) == {*gen1.deviations, *of_the_file}
-    paper = finetuning_settings("own", "recurrent", "paper")
+    paper = finetuning_settings("custom", "recurrent", "paper")
     assert (paper.head["min_diagonal"], set(paper.deviations)) == (30, of_the_file)
 
 
-def test_of_a_profile_a_task_of_ones_own_inherits_only_what_applies_to_it(own, tmp_path):
-    own("base: gen1\ndataset: Drives\nprotocol: {rows: 9}", "tasks")
-    other_data = finetuning_settings("own", "recurrent", "demo")
+def test_a_custom_task_inherits_only_settings_that_apply_to_it(write_config, tmp_path):
+    write_config("base: gen1\ndataset: Drives\nprotocol: {rows: 9}", "tasks")
+    other_data = finetuning_settings("custom", "recurrent", "demo")
     assert (other_data.protocol, other_data.downsample.factor) == ({"rows": 9}, 1)
     assert other_data.head["min_diagonal"] == 12
     assert not any(text.startswith("protocol") for text in other_data.deviations)
-    own("base: gen1\nkind: counts\nhead: {hidden: 8}", "tasks")
-    other_kind = finetuning_settings("own", "recurrent", "demo")
+    write_config("base: gen1\nkind: counts\nhead: {hidden: 8}", "tasks")
+    other_kind = finetuning_settings("custom", "recurrent", "demo")
     assert (other_kind.head, other_kind.protocol["min_diagonal"]) == ({"hidden": 8}, 12)
     (tmp_path / "mine.yaml").write_text(
-        "base: demo\ntasks: {own: {head: {hidden: 4}}, gen1: {batch_size: 2}}"
+        "base: demo\ntasks: {custom: {head: {hidden: 4}}, gen1: {batch_size: 2}}"
     )
     config.add_file("profiles", tmp_path / "mine.yaml")
-    mine = finetuning_settings("own", "recurrent", "mine", ["segments=3"])
+    mine = finetuning_settings("custom", "recurrent", "mine", ["segments=3"])
     assert (mine.head, mine.batch_size, mine.segments) == ({"hidden": 4}, 2, 3)
 
 
-def test_deviations_follow_from_the_settings_that_are_used(own):
+def test_deviations_follow_from_the_settings_that_are_used(write_config):
     assert finetuning_settings("ddd17", "recurrent", "paper").deviations == ()
     changes = ["label_fraction=0.1", "splits.train=[a, b]", "evaluation_lanes=2", "title=Other"]
     changed = finetuning_settings("ddd17", "recurrent", "paper", changes)
@@ -305,8 +327,8 @@ def test_deviations_follow_from_the_settings_that_are_used(own):
     )
     assert long.deviations == ("splits.train: 99 values instead of null",)
     # without a base: no paper has its settings
-    own((config.CONFIGS / "tasks" / "ddd17.yaml").read_text(), "tasks")
-    assert finetuning_settings("own", "recurrent", "sample").deviations == ()
+    write_config((config.CONFIGS / "tasks" / "ddd17.yaml").read_text(), "tasks")
+    assert finetuning_settings("custom", "recurrent", "sample").deviations == ()
 
 
 def test_deviations_name_a_network_that_is_not_the_papers():
@@ -322,15 +344,15 @@ def test_deviations_name_a_network_that_is_not_the_papers():
     )
 
 
-def test_a_task_with_one_architecture_ignores_what_a_profile_sets_for_the_other(own, tmp_path):
+def test_a_task_with_one_architecture_ignores_settings_for_the_other(write_config, tmp_path):
     text = (config.CONFIGS / "tasks" / "ddd17.yaml").read_text()
-    own(text.split("  feedforward:")[0], "tasks")
-    assert finetuning_settings("own", "recurrent", "smoke").segments == 3
+    write_config(text.split("  feedforward:")[0], "tasks")
+    assert finetuning_settings("custom", "recurrent", "smoke").segments == 3
     with pytest.raises(UserError, match="no architecture 'feedforward'"):
-        finetuning_settings("own", "feedforward", "smoke")
+        finetuning_settings("custom", "feedforward", "smoke")
 
 
-def test_deviations_of_a_pretraining_are_the_method_s_in_words_and_the_settings_that_differ(own):
+def test_deviations_of_a_pretraining_are_declared_or_differing_settings(write_config):
     paper, sample = (pretraining_settings("ecddp", profile) for profile in ("paper", "sample"))
     assert paper.deviations == (*Ecddp.recipe.deviations, *Ecddp.deviations)
     assert sample.deviations[: len(paper.deviations)] == paper.deviations
@@ -345,12 +367,13 @@ def test_deviations_of_a_pretraining_are_the_method_s_in_words_and_the_settings_
 OUT = f"objective.out: 64 instead of {Ecdp.recipe.objective.out}"
 
 
-def test_a_profile_sets_what_is_its_own_for_a_method_behind_what_it_sets_for_all(own):
-    own(
+def test_settings_of_a_profile_for_a_method_override_those_for_all(write_config):
+    write_config(
         "base: sample\npretraining: {batch_size: 7, segments: 3}\n"
-        "methods: {tespec: {batch_size: 5, objective: {patch_eps: 0.5}}, cpc: {batch_size: 2, objective: {ahead: 1}}}"
+        "methods:\n  tespec: {batch_size: 5, objective: {patch_eps: 0.5}}\n"
+        "  cpc: {batch_size: 2, objective: {ahead: 1}}"
     )
-    tespec, moby = (pretraining_settings(name, "own") for name in ("tespec", "moby"))
+    tespec, moby = (pretraining_settings(name, "custom") for name in ("tespec", "moby"))
     sample = pretraining_settings("tespec", "sample")
     assert (tespec.batch_size, tespec.segments, moby.segments) == (5, sample.segments, 3)
     assert (tespec.objective["patch_eps"], tespec.objective["mask"]) == (
@@ -358,14 +381,21 @@ def test_a_profile_sets_what_is_its_own_for_a_method_behind_what_it_sets_for_all
         sample.objective["mask"],
     )
     # the loss is cpc's, the training tespec's
-    cpc = pretraining_settings("tespec", "own", ["objective=cpc"])
+    cpc = pretraining_settings("tespec", "custom", ["objective=cpc"])
     assert (cpc.batch_size, cpc.objective["ahead"]) == (5, 1)
 
 
 # Number of deviations from its publication that each method declares, in its class and its recipe.
 DECLARED = {
-    "ecddp": 7, "ecdp": 7, "mem": 8, "mem-tokenizer": 3, "cm3ae": 7, "scaleevent": 7, "imagenet": 1, "cpc": 2
-}  # fmt: skip
+    "ecddp": 7,
+    "ecdp": 7,
+    "mem": 8,
+    "mem-tokenizer": 3,
+    "cm3ae": 7,
+    "scaleevent": 7,
+    "imagenet": 1,
+    "cpc": 2,
+}
 
 
 def test_every_method_with_a_declared_difference_has_its_deviations():
@@ -390,9 +420,9 @@ def test_every_method_with_a_declared_difference_has_its_deviations():
     assert {name: count for name, count in counts.items() if count} == DECLARED
 
 
-def test_a_config_of_ones_own_is_a_file_with_a_name_of_its_own(own, tmp_path):
-    file = own("base: ddd17", "tasks")
-    assert config.own_files(tasks="own", profiles="paper") == [file]
+def test_a_custom_config_is_a_file_with_a_new_name(write_config, tmp_path):
+    file = write_config("base: ddd17", "tasks")
+    assert config.own_files(tasks="custom", profiles="paper") == [file]
     with pytest.raises(UserError, match="already has the name 'ddd17'; rename one of them"):
         config.add_file("tasks", file.rename(tmp_path / "ddd17.yaml"))
     with pytest.raises(UserError, match=r"not an existing .yaml file; check the path"):

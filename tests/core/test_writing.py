@@ -8,17 +8,17 @@ import pytest
 from tespec.core.files import UNREADABLE, parse_yaml, whole_file, write_all
 
 
-def test_a_file_appears_whole_in_a_folder_that_is_made_or_stays_as_it_was(tmp_path):
+def test_a_file_appears_complete_in_a_folder_that_is_made_or_stays_as_it_was(tmp_path):
     path = tmp_path / "new" / "file.txt"
     with whole_file(path) as unfinished:
         unfinished.write_text("half")
         assert not path.exists()
-        unfinished.write_text("whole")
+        unfinished.write_text("complete")
 
     with pytest.raises(RuntimeError, match="disk"), whole_file(path) as unfinished:  # noqa: PT012
         unfinished.write_text("half")
         raise RuntimeError("disk")
-    assert path.read_text() == "whole"
+    assert path.read_text() == "complete"
     assert list(path.parent.iterdir()) == [path]
 
 
@@ -42,10 +42,19 @@ def test_several_files_appear_together_or_not_at_all(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "text",
     [
-        "[" * 200_000, "!!python/object/apply:os.getcwd []", "!!bool maybe", "!!timestamp now", "!!float ''",
-        "!!binary ä", "9" * 5000, "2026-99-99", "a: [", "{[a]: b}", "\0",
+        "[" * 200_000,
+        "!!python/object/apply:os.getcwd []",
+        "!!bool maybe",
+        "!!timestamp now",
+        "!!float ''",
+        "!!binary ä",
+        "9" * 5000,
+        "2026-99-99",
+        "a: [",
+        "{[a]: b}",
+        "\0",
     ],
-)  # fmt: skip
+)
 def test_no_text_is_read_as_more_than_plain_values(text):
     with pytest.raises(UNREADABLE):
         parse_yaml(text)

@@ -12,7 +12,9 @@ from tespec.core.settings import Augmentation
 from tespec.datasets.augment import FlipZoom, apply_maps, sample_flip_zoom, transform_boxes
 from tespec.events.histogram import DROPPED
 
-PAPER = Augmentation(flip=0.5, zoom=0.8, zoom_in_fraction=0.8, zoom_in=(1.0, 1.5), zoom_out=(1.0, 1.2))
+PAPER = Augmentation(
+    flip=0.5, zoom=0.8, zoom_in_fraction=0.8, zoom_in=(1.0, 1.5), zoom_out=(1.0, 1.2)
+)
 FLIP = Augmentation(flip=1.0)
 SEEDS = st.integers(0, 2**32)
 

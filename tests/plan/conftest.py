@@ -9,19 +9,19 @@ from tespec.registry import METHODS, register_methods
 @pytest.fixture(scope="session")
 def records() -> list[Record]:
     """Committed records, as if they were of the present versions of results, methods and tasks."""
-    found, problems = read_records(REPOSITORY / "results" / "sample")
+    records, problems = read_records(REPOSITORY / "results" / "sample")
     assert problems == []
     register_methods()
     tasks = {
         task: finetuning_settings(task, "recurrent", "sample").version for task in names("tasks")
     }
     return [
-        each.model_copy(
+        record.model_copy(
             update={
                 "results_version": RESULTS_VERSION,
-                "method_version": getattr(METHODS.module_dict.get(each.method), "version", 1),
-                "task_version": tasks.get(each.task, each.task_version),
+                "method_version": getattr(METHODS.module_dict.get(record.method), "version", 1),
+                "task_version": tasks.get(record.task, record.task_version),
             }
         )
-        for each in found
+        for record in records
     ]

@@ -1,4 +1,4 @@
-"""Tasks as processes and as cluster jobs: they wait for their dependencies, and none keeps running after a stop."""
+"""Tasks as processes and cluster jobs wait for others, and none keeps running after a stop."""
 
 import signal
 import subprocess
@@ -83,7 +83,8 @@ if (folder / "saved").exists():
 (folder / "pid").write_text(str(os.getpid()))
 time.sleep(300)
 '''
-sys.exit(bool(run_all([Pending("long", lambda: ["-c", code, sys.argv[1]])], Path(sys.argv[1]) / "logs", [""])))
+task = Pending("long", lambda: ["-c", code, sys.argv[1]])
+sys.exit(bool(run_all([task], Path(sys.argv[1]) / "logs", [""])))
 """
 
 

@@ -84,12 +84,12 @@ def test_a_pretraining_is_shared_by_all_cells_that_start_from_it():
         "evaluation-tespec-ddd17-recurrent-p5-s0",
     ]
     assert len(shared) == 1 + 16
-    own = missing_jobs(jobs_of(cells=cells, seeds=[0, 1]), [], RUNS)
-    assert [job.name for job in own[:2]] == [
+    missing = missing_jobs(jobs_of(cells=cells, seeds=[0, 1]), [], RUNS)
+    assert [job.name for job in missing[:2]] == [
         "pretraining-tespec-1mpx-s0",
         "pretraining-tespec-1mpx-s1",
     ]
-    assert len({job.name for job in own}) == len(own) == 2 + 16
+    assert len({job.name for job in missing}) == len(missing) == 2 + 16
 
 
 def test_every_seed_runs_from_each_pretraining():
@@ -110,8 +110,8 @@ def test_every_seed_runs_from_each_pretraining():
 def record_of(method, records):
     """Record of a method's recurrent cell with seed 0, from the pre-training with seed 0."""
     jobs = jobs_of(cells=[CELL | {"methods": [method]}], pretraining_seeds=[0])
-    (own,) = [each for each in records if missing_jobs(jobs, [each], RUNS) == []]
-    return own
+    (match,) = [record for record in records if missing_jobs(jobs, [record], RUNS) == []]
+    return match
 
 
 def changed(record, **fields):
@@ -140,8 +140,8 @@ ANOTHER = [
 
 @pytest.mark.parametrize("fields", ANOTHER, ids=str)
 def test_a_record_of_other_choices_is_not_the_job_s(records, fields):
-    own = record_of("tespec", records)
-    assert (own.method, own.task, own.arch, own.seed, own.variant) == (
+    record = record_of("tespec", records)
+    assert (record.method, record.task, record.arch, record.seed, record.variant) == (
         "tespec",
         "ddd17",
         "recurrent",
@@ -149,7 +149,7 @@ def test_a_record_of_other_choices_is_not_the_job_s(records, fields):
         "",
     )
     (job,) = jobs_of(cells=[TESPEC], pretraining_seeds=[0])
-    assert job in missing_jobs([job], [changed(own, **fields)], RUNS)
+    assert job in missing_jobs([job], [changed(record, **fields)], RUNS)
 
 
 def test_a_row_whose_record_has_no_variant_yet_is_run_again(records):
@@ -263,12 +263,12 @@ def test_weights_given_in_a_file_count_by_their_content(records, tmp_path):
     (job,) = jobs_of(cells=[CELL | {"methods": ["imagenet"]}], checkpoints={"imagenet": file})
     assert job.upstream is None
     assert missing_jobs([job], records, RUNS) == [job]
-    own = changed(
+    record = changed(
         record_of("imagenet", records), weights={"sha256": hashlib.sha256(b"weights").hexdigest()}
     )
-    assert missing_jobs([job], [own], RUNS) == []
+    assert missing_jobs([job], [record], RUNS) == []
     file.write_bytes(b"others")
-    assert missing_jobs([job], [own], RUNS) == [job]
+    assert missing_jobs([job], [record], RUNS) == [job]
     assert f"run --method imagenet --task ddd17 --arch recurrent --checkpoint {file} " in " ".join(
         command(job)
     )
@@ -288,8 +288,8 @@ def test_commands_name_all_choices():
     assert " ".join(command(job.upstream)) == upstream
     assert command(jobs_of(ablations=["memory"])[0])[-8:-6] == ["--variant", "memory: without"]
     (job,) = jobs_of(cells=[TESPEC | {"backbone": "swin_tiny"}], pretraining_seeds=[0])
-    assert all("--backbone swin_tiny" in " ".join(command(each)) for each in (job, job.upstream))
-    assert all('"backbone": "swin_tiny"' in each.overrides for each in (job, job.upstream))
+    assert all("--backbone swin_tiny" in " ".join(command(run)) for run in (job, job.upstream))
+    assert all('"backbone": "swin_tiny"' in run.overrides for run in (job, job.upstream))
 
 
 def test_data_of_a_folder_has_its_own_label_and_profile(tmp_path, monkeypatch):
@@ -326,7 +326,8 @@ UNKNOWN = [
             "cells": [CELL | {"set": ["pretraining.batch_size=8"]}],
             "checkpoints": {"scratch": "a.pth"},
         },
-        "plan a, scratch, set pretraining.batch_size=8: its weights are given by a.pth; set it only for",
+        "plan a, scratch, set pretraining.batch_size=8: its weights are given by a.pth; "
+        "set it only for",
     ),
     (
         {"cells": [CELL | {"tasks": ["kitti"]}]},
@@ -403,7 +404,8 @@ WRONG = [
     ("split: train", ", split: 'train' is not allowed; it should be 'test' or 'val'"),
     (
         "name: mine",
-        "not a readable YAML file of settings (dict() got multiple values for keyword argument 'name')",
+        "not a readable YAML file of settings "
+        "(dict() got multiple values for keyword argument 'name')",
     ),
     ("- a\n- b", "not a readable YAML file of settings"),
     ("cells: [", "not a readable YAML file of settings"),

@@ -66,9 +66,9 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize(("options", "said"), MISTAKES)
+@pytest.mark.parametrize(("options", "output"), MISTAKES)
 def test_mistakes_are_answered_in_one_line_before_anything_runs(
-    tmp_path, without_data, capsys, options, said
+    tmp_path, without_data, capsys, options, output
 ):
     for name, methods in {
         "mine": "scrach",
@@ -84,7 +84,7 @@ def test_mistakes_are_answered_in_one_line_before_anything_runs(
     results = [] if "--results" in options else ["--results", "results"]
     assert main(["plan", *options, "--runs", "runs", *results]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert said in line
+    assert output in line
     assert not (tmp_path / "runs").exists()
 
 
@@ -92,7 +92,7 @@ def test_options_reach_every_run_and_failures_the_user(tmp_path, monkeypatch, ca
     calls = []
 
     def run_all(tasks, logs, slots, executor):
-        calls.extend(" ".join(each.arguments()) for each in tasks)
+        calls.extend(" ".join(task.arguments()) for task in tasks)
         assert (logs, list(slots)) == (tmp_path / "runs" / "logs" / "demo", ["0", "0"])
         return {tasks[-1].name: "error: the disk is full (log.txt)"}
 
@@ -118,9 +118,11 @@ def test_options_reach_every_run_and_failures_the_user(tmp_path, monkeypatch, ca
 def test_a_plan_is_run_once_from_each_of_its_pretrainings(tmp_path, tiny_world, capsys, places):
     file = tmp_path / "mine.yaml"
     file.write_text(
-        "profile: smoke\nset: [pretraining.optimisation.steps=2, pretraining.optimisation.warmup_steps=1]\n"
+        "profile: smoke\n"
+        "set: [pretraining.optimisation.steps=2, pretraining.optimisation.warmup_steps=1]\n"
         "pretraining_seeds: [0, 1]\n"
-        "cells:\n- {methods: [tespec], architectures: [feedforward], tasks: [ddd17], label_fraction: [0.5]}\n"
+        "cells:\n- {methods: [tespec], architectures: [feedforward], tasks: [ddd17],\n"
+        "   label_fraction: [0.5]}\n"
     )
     command = ["plan", str(file), "--data", str(tiny_world), *places]
     assert main(command) == 0
@@ -129,13 +131,15 @@ def test_a_plan_is_run_once_from_each_of_its_pretrainings(tmp_path, tiny_world, 
     assert "2 of 2 runs done" in output.out
     assert output.out.count("\npretraining-tespec-") == 2
     assert "[4/4] done: evaluation-tespec-ddd17-feedforward-label_fraction=0.5" in output.err
-    found, problems = read_records(tmp_path / "results")
+    records, problems = read_records(tmp_path / "results")
     assert problems == []
-    starts = {each.weights["sha256"]: each.seed for each in found if each.kind == "pretraining"}
-    cells = [each for each in found if each.kind == "evaluation"]
-    assert all((each.seed, each.overrides) == (0, {"label_fraction": 0.5}) for each in cells)
-    assert [starts[each.weights["sha256"]] for each in cells] == [
-        each.weights["recipe"]["seed"] for each in cells
+    starts = {
+        record.weights["sha256"]: record.seed for record in records if record.kind == "pretraining"
+    }
+    cells = [record for record in records if record.kind == "evaluation"]
+    assert all((record.seed, record.overrides) == (0, {"label_fraction": 0.5}) for record in cells)
+    assert [starts[record.weights["sha256"]] for record in cells] == [
+        record.weights["recipe"]["seed"] for record in cells
     ]
     assert sorted(starts.values()) == [0, 1] == sorted(to_frame(cells).pretraining_seed.unique())
     assert main(command) == 0

@@ -22,10 +22,10 @@ HOSTILE = "<b>a&b</b><script>x</script>$"
 
 @pytest.fixture
 def results(tmp_path):
-    """Folder of results of two methods and the label prior, with pictures and a title that contains HTML."""
+    """Results of two methods and the label prior, with pictures and a title that contains HTML."""
     folder = tmp_path / "results"
     (folder / "pictures").mkdir(parents=True)
-    for each in (
+    for run in (
         *(record(seed=seed, miou=40.0 + seed) for seed in range(3)),
         record(method="mine", miou=52.5, title=HOSTILE),
         record(kind="pretraining", method="mine", task="sample", title=HOSTILE),
@@ -33,10 +33,10 @@ def results(tmp_path):
             kind="reference", method="prior", arch="feedforward", miou=30.5, title="Label prior"
         ),
     ):
-        write_record(each, folder)
-        if each.kind != "reference":
+        write_record(run, folder)
+        if run.kind != "reference":
             Image.new("RGB", (1500, 300), (200, 30, 60)).save(
-                folder / "pictures" / f"{each.name}.png"
+                folder / "pictures" / f"{run.name}.png"
             )
     return folder
 
@@ -54,7 +54,8 @@ def test_the_page_holds_numbers_figures_and_pictures_and_loads_nothing(results, 
     text = written(results)
     assert re.search(r"41\.00.* ± 1\.00.*52\.50", text, re.DOTALL)
     assert all(
-        each in text for each in ("evaluation (4)", "torch 2.13.0", "A, 1 threads", "sample world")
+        phrase in text
+        for phrase in ("evaluation (4)", "torch 2.13.0", "A, 1 threads", "sample world")
     )
     assert [len(re.findall(f"image/{kind}", text)) for kind in ("svg", "webp")] == [1, 1]
     links = set(re.findall('href="#([^"]*)"', text))
@@ -109,8 +110,10 @@ def test_scores_are_means_with_t_intervals():
     assert ">not finite</text>" in svg_of(score_figures(to_frame(made))[0].source)
     # A missing run of a seed and a pre-training leaves no interval.
     runs = [(0, 0, 40.0), (0, 1, 44.0), (1, 0, 48.0)]
-    crossed = [record(seed=seed, miou=miou, weights={"recipe": {"seed": start}}, start_sha256=str(start))
-               for seed, start, miou in runs]  # fmt: skip
+    crossed = [
+        record(seed=seed, miou=miou, weights={"recipe": {"seed": start}}, start_sha256=str(start))
+        for seed, start, miou in runs
+    ]
     (point,) = score_points(to_frame(crossed)).itertuples()
     assert (point.mean, point.n, np.isnan(point.low)) == (44.0, 2, True)
 
@@ -136,10 +139,10 @@ def test_scores_are_means_with_t_intervals():
     ],
 )
 def test_points_never_average_different_experiments(changes, labels):
-    """An older version is not shown, nor is a protocol that is not the default; other settings are in the label."""
+    """Older versions and other protocols are not shown; other settings are in the label."""
     made = [record(seed=seed, miou=50.0 + seed) for seed in (0, 1)]
     other = [record(**({"seed": seed, "miou": 20.0} | changes)) for seed in (0, 1)]
-    older = [each.model_copy(update={"written": each.written.replace(year=2020)}) for each in other]
+    older = [run.model_copy(update={"written": run.written.replace(year=2020)}) for run in other]
     points = score_points(to_frame([*made, *older]))
     means = dict(zip(points.label, points["mean"], strict=True))
     assert means == {"Scratch, Swin-T/7": 50.5, **dict.fromkeys(labels, 20.0)}
@@ -161,11 +164,11 @@ def test_figures_are_of_one_setting_and_name_their_axes():
     titles = [
         f"ddd17: data sample, profile {profile}, test split" for profile in ("paper", "sample")
     ]
-    assert [each.title for each in figures] == titles
-    paper, sample = (svg_of(each.source) for each in figures)
+    assert [figure.title for figure in figures] == titles
+    paper, sample = (svg_of(figure.source) for figure in figures)
     assert all(
-        each in sample
-        for each in ("mIoU (%), higher is better", "label prior", "recurrent", "feed-forward")
+        label in sample
+        for label in ("mIoU (%), higher is better", "label prior", "recurrent", "feed-forward")
     )
     assert "label prior" not in paper
     assert "&lt;b&gt;a&amp;b" in paper
