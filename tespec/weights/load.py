@@ -233,7 +233,9 @@ def inspect(path: Path, bins: int | None = None, sensor: tuple[int, int] | None 
         )
     matches = {
         name: match_state(
-            converted, _empty(backbone or FALLBACK, has_lstms, channels, padded_size(*sensor)), recipe
+            converted,
+            _empty(backbone or FALLBACK, has_lstms, channels, padded_size(*sensor)),
+            recipe,
         )
         for name, has_lstms in (("recurrent", True), ("feed-forward", False))
     }
