@@ -4,7 +4,7 @@ import pytest
 from tespec.core.boxes import make_boxes
 from tespec.core.errors import UserError
 from tespec.metrics import priors
-from tespec.metrics.priors import MOST, box_prior, class_prior, depth_prior
+from tespec.metrics.priors import MAX_BOXES, box_prior, class_prior, depth_prior
 
 
 def test_the_most_frequent_class_of_each_pixel_wins():
@@ -44,7 +44,7 @@ def test_common_boxes_come_first_with_the_share_of_frames_as_their_score():
     many = make_boxes(
         np.array([[10.0 * x, 0, 10 * x + 8, 8] for x in range(150)]), np.zeros(150, int)
     )
-    assert len(box_prior([many]).label) == MOST
+    assert len(box_prior([many]).label) == MAX_BOXES
 
 
 @pytest.mark.parametrize(
