@@ -110,8 +110,8 @@ def test_a_torn_file_is_refused_wherever_it_ends(tmp_path, kind):
     ("name", "content", "message"),
     [
         ("gone.pth", None, "gone.pth: no such weights file"),
-        ("folder", Path.mkdir, "folder: is not a regular file; "),
-        ("pipe.pth", os.mkfifo, "pipe.pth: is not a regular file; "),
+        ("folder", Path.mkdir, r"folder: cannot be read \(Is a directory\); "),
+        ("pipe.pth", os.mkfifo, r"pipe.pth: cannot be read \(not a regular file\); "),
         ("empty.pth", {"epoch": 3}, "holds no tensors"),
         ("list.pth", [torch.ones(2)], "holds no state dict"),
         (
