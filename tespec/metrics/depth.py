@@ -119,10 +119,12 @@ class DepthScorer(FrameScorer[MeasuredFrame]):
             for scores in self.by("recording").values()
         ]
         if not errors:
-            limits = f"from {self.min_depth:g} to {self.max_depth:g} m"
-            what = f"none of {len(self._frames)} frames has depth {limits}"
-            remedy = "evaluate recordings with such depth, or change min_depth and max_depth"
-            raise UserError("depth scores", what, remedy)
+            raise UserError(
+                "depth scores",
+                f"none of {len(self._frames)} frames has depth "
+                f"from {self.min_depth:g} to {self.max_depth:g} m",
+                "evaluate recordings with such depth, or change min_depth and max_depth",
+            )
         n_recordings = len({frame.recording for frame in self._frames})
         return _mean(np.array(errors), n_recordings, "recordings")
 
@@ -134,11 +136,8 @@ class DepthScorer(FrameScorer[MeasuredFrame]):
 
 def _mean(errors: NDArray[np.float64], total: int, unit: str) -> Scores:
     """Mean over the rows of errors (N, 10), ignoring NaN."""
-    means: dict[str, float] = {}
-    counts: dict[str, int] = {}
-    for name, column in zip(NAMES, errors.T, strict=True):
-        valid = column[~np.isnan(column)]
-        counts[name] = len(valid)
-        if len(valid):
-            means[name] = math.fsum(valid) / len(valid)  # exact: ignores the order of the frames
+    valid = {name: column[~np.isnan(column)] for name, column in zip(NAMES, errors.T, strict=True)}
+    # An exact sum does not depend on the order of the frames.
+    means = {name: math.fsum(values) / len(values) for name, values in valid.items() if len(values)}
+    counts = {name: len(values) for name, values in valid.items()}
     return Scores(means, incomplete_means(counts, total, unit))

@@ -249,13 +249,11 @@ class DetectionScorer(FrameScorer[DetectionFrame]):
         if not self._frames:
             return text
         truth, frame = self._filtered(self._sorted(self._frames), "truth")
-        n_scored = len(np.unique(frame))
-        text += f"; {n_scored} of {len(self._frames)} labelled frames scored"
-        text += f", with {len(truth.label)} boxes"
+        scored = f"{len(np.unique(frame))} of {len(self._frames)} labelled frames scored"
+        text += f"; {scored}, with {len(truth.label)} boxes"
         absent = [name for label, name in enumerate(self.classes) if label not in truth.label]
-        if absent:
-            text += f"; without ground truth, so not in the means: {', '.join(absent)}"
-        return text
+        missing = f"; without ground truth, so not in the means: {', '.join(absent)}"
+        return text + (missing if absent else "")
 
     def overall(self) -> Scores:
         """Scores over all frames.
@@ -266,9 +264,11 @@ class DetectionScorer(FrameScorer[DetectionFrame]):
         """
         scores = self._scores(self._frames)
         if scores is None:
-            what = f"no labelled frame is left after the filters ({self.filters.describe()})"
-            remedy = "evaluate recordings with boxes that pass them, or relax the filters"
-            raise UserError("detection scores", what, remedy)
+            raise UserError(
+                "detection scores",
+                f"no labelled frame is left after the filters ({self.filters.describe()})",
+                "evaluate recordings with boxes that pass them, or relax the filters",
+            )
         return scores
 
     def _sorted(self, frames: Sequence[DetectionFrame]) -> list[DetectionFrame]:

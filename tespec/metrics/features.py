@@ -68,14 +68,9 @@ class FeatureReservoir:
         self._batches += 1
 
 
-# Of the linear probe.
-STEPS = 300
-LR = 0.05
-WEIGHT_DECAY = 1e-4
-# Of the nearest-neighbour probe.
+STEPS = 300  # of the linear probe
 NEIGHBOURS = 20
 TEMPERATURE = 0.07
-CHUNK = 2048  # queries per search
 
 
 def linear_probe(features: Tensor, labels: Tensor, queries: Tensor, classes: int) -> Tensor:
@@ -97,7 +92,7 @@ def linear_probe(features: Tensor, labels: Tensor, queries: Tensor, classes: int
     inputs = (features - mean) / std
     weight = torch.zeros(classes, inputs.shape[1], requires_grad=True)
     bias = torch.zeros(classes, requires_grad=True)
-    optimizer = torch.optim.AdamW([weight, bias], LR, weight_decay=WEIGHT_DECAY)
+    optimizer = torch.optim.AdamW([weight, bias], lr=0.05, weight_decay=1e-4)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
     for _ in range(STEPS):
         optimizer.zero_grad()
@@ -129,7 +124,7 @@ def nearest_neighbours(features: Tensor, labels: Tensor, queries: Tensor, classe
     bank = normalize(features, dim=1)
     votes = one_hot(labels, classes).float()
     predicted = []
-    for chunk in normalize(queries, dim=1).split(CHUNK):
+    for chunk in normalize(queries, dim=1).split(2048):  # less memory than all at once
         cosines, indices = (chunk @ bank.T).topk(min(NEIGHBOURS, len(bank)), dim=1)  # (M, k)
         weights = (cosines / TEMPERATURE).exp()
         predicted.append((weights.unsqueeze(-1) * votes[indices]).sum(1).argmax(1))

@@ -78,11 +78,8 @@ def _median(values: Callable[[], Iterable[Depths]]) -> np.float32:
     ends = np.cumsum(counts)
     middle = np.array([(ends[-1] - 1) // 2, ends[-1] // 2])
     low, high = np.searchsorted(ends, middle, side="right")
-    parts = []
-    for part in values():
-        upper_bits = part.view(np.uint32) >> 16
-        parts.append(part[(low <= upper_bits) & (upper_bits <= high)])
-    near = np.sort(np.concatenate(parts))
+    first, last = (np.array([low, high + 1], np.uint32) << 16).view(np.float32)
+    near = np.sort(np.concatenate([part[(first <= part) & (part < last)] for part in values()]))
     median: np.float32 = near[middle - np.r_[0, ends][low]].mean(dtype=np.float32)
     return median
 

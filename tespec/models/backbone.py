@@ -90,11 +90,17 @@ class Backbone(nn.Module, ABC):
         super().__init__()
         self.name = backbone or self.variants[0]
         if self.name not in self.variants:
-            names = ", ".join(self.variants)
-            raise UserError("backbone", f"unknown value {backbone!r}", f"choose from {names}")
+            raise UserError(
+                "backbone",
+                f"unknown value {backbone!r}",
+                f"choose from {', '.join(self.variants)}",
+            )
         if any(side % STRIDE or side <= 0 for side in img_size):
-            what = f"sides of {tuple(img_size)} are not multiples of {STRIDE}"
-            raise UserError("img_size", what, "pad the input")
+            raise UserError(
+                "img_size",
+                f"sides of {tuple(img_size)} are not multiples of {STRIDE}",
+                "pad the input",
+            )
         self.recurrent = recurrent
         self.bins = bins
         self.img_size = (int(img_size[0]), int(img_size[1]))
@@ -103,8 +109,11 @@ class Backbone(nn.Module, ABC):
         self.lstms = nn.ModuleList(ConvLstm(width) for width in self.channels if recurrent)
         replace_modules(self, TimmDropPath, lambda drop: DropPath(drop.drop_prob))
         if drop_path and not any(isinstance(module, DropPath) for module in self.modules()):
-            what = f"{self.name} has no stochastic depth (timm's DropPath)"
-            raise UserError("drop_path", what, "set it to 0")
+            raise UserError(
+                "drop_path",
+                f"{self.name} has no stochastic depth (timm's DropPath)",
+                "set it to 0",
+            )
 
     @abstractmethod
     def build(self, drop_path: float) -> None:
@@ -281,8 +290,9 @@ def build_backbone(
     """
     registered = backbones()
     if backbone not in registered:
-        names = ", ".join(registered)
-        raise UserError("backbone", f"unknown value {backbone!r}", f"choose from {names}")
+        raise UserError(
+            "backbone", f"unknown value {backbone!r}", f"choose from {', '.join(registered)}"
+        )
     return registered[backbone](backbone, recurrent, bins, img_size, in_channels, drop_path)
 
 
@@ -292,8 +302,11 @@ def backbones() -> dict[str, type[Backbone]]:
     for kind in BACKBONES.module_dict.values():
         for name in kind.variants:
             if by_name.setdefault(name, kind) is not kind:
-                what = f"{name!r} is also a variant of {by_name[name].__name__}"
-                raise UserError(f"{kind.__name__}.variants", what, "choose another name")
+                raise UserError(
+                    f"{kind.__name__}.variants",
+                    f"{name!r} is also a variant of {by_name[name].__name__}",
+                    "choose another name",
+                )
     return dict(sorted(by_name.items()))
 
 
@@ -316,8 +329,11 @@ def execute(
     """
     for backbone in [module for module in model.modules() if isinstance(module, Backbone)]:
         if recompute and any(isinstance(module, _BatchNorm) for module in backbone.modules()):
-            what = "the backbone's batch normalisation would see every batch twice"
-            raise UserError("--recompute", what, "omit it")
+            raise UserError(
+                "--recompute",
+                "the backbone's batch normalisation would see every batch twice",
+                "omit it",
+            )
         backbone.recompute = recompute
         for module in backbone.modules():
             if hasattr(module, "fused_attn"):  # timm's name

@@ -115,20 +115,20 @@ def match_state(converted: Converted, network: Backbone, recipe: Mapping[str, An
     if has_lstms is None:
         has_lstms = recipe.get("recurrent") is not False
     has_lstms = has_lstms or any(name.startswith(LSTMS) for name in source)
-    random: list[str] = []
-    matched: dict[str, Tensor] = {}
-    problems: list[str] = []
-    for name, tensor in target.items():
-        if name.startswith(LSTMS) and not has_lstms:
-            random.append(name)
-        elif problem := problem_of(resized.get(name), tensor):
-            problems.append(f"{name} {problem}")
-        else:
-            matched[name] = resized[name]
+    random = [name for name in target if name.startswith(LSTMS) and not has_lstms]
+    checked = {
+        name: problem_of(resized.get(name), tensor)
+        for name, tensor in target.items()
+        if name not in random
+    }
+    matched = {name: resized[name] for name, problem in checked.items() if not problem}
     unused = sorted(source.keys() - target.keys())
-    for name in unused:
-        if network.recurrent or not name.startswith(LSTMS):
-            problems.append(f"{name} has no counterpart in this model")
+    problems = [f"{name} {problem}" for name, problem in checked.items() if problem]
+    problems += [
+        f"{name} has no counterpart in this model"
+        for name in unused
+        if network.recurrent or not name.startswith(LSTMS)
+    ]
     adapted = [name for name, tensor in matched.items() if tensor is not source[name]]
     return MatchedState(
         matched,
@@ -154,11 +154,12 @@ def load_backbone(backbone: Backbone, path: Path) -> WeightsReport:
     tensors, recipe = read_tensors(path)
     converted = convert(tensors, backbone.in_channels, where=path, recipe=recipe)
     matched = match_state(converted, backbone, recipe)
-    file = converted.format.title
-    if "backbone" in recipe:
-        file = f"written for backbone {recipe['backbone']!r}"
-    target = f"backbone {backbone.name!r}, recurrent={backbone.recurrent}"
-    matched.require_complete(path, f"the file is {file}; give weights of {target}")
+    written = f"written for backbone {recipe.get('backbone')!r}"
+    matched.require_complete(
+        path,
+        f"the file is {written if 'backbone' in recipe else converted.format.title}; "
+        f"give weights of backbone {backbone.name!r}, recurrent={backbone.recurrent}",
+    )
     backbone.load_state_dict(backbone.state_dict() | matched.tensors)
     return WeightsReport(
         path.name,
@@ -335,14 +336,12 @@ def rewrite(contents: InspectedFile) -> tuple[dict[str, Tensor], dict[str, Any]]
     file_format = contents.converted.format
     remedy = f"the file is {file_format.title}; {contents.backbone} needs all its tensors"
     matched.require_complete(contents.path, remedy)
-    recipe = dict(contents.recipe)
-    if not recipe:
-        file = {"file": contents.path.name, "format": file_format.name, "sha256": contents.sha256}
-        recipe["source"] = file
+    source = {"file": contents.path.name, "format": file_format.name, "sha256": contents.sha256}
+    recipe = (contents.recipe or {"source": source}) | contents.settings
     if recipe.get(HISTOGRAMS):
-        changed = {"bins": contents.settings["bins"], "size": contents.settings["sensor"]}
+        changed = {"bins": recipe["bins"], "size": recipe["sensor"]}
         recipe[HISTOGRAMS] = recipe[HISTOGRAMS] | changed
-    return matched.tensors, recipe | contents.settings
+    return matched.tensors, recipe
 
 
 def timm_state(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -106,7 +106,7 @@ def test_the_range_of_depths_that_count_is_given_and_said():
 
 
 def test_means_over_fewer_recordings_or_frames_are_counted():
-    """A cut-off without pixels has no score; one without pixels in some members is the mean of the others."""
+    """A cut-off without pixels has no score, else its mean is over the members that have pixels."""
     scorer = DepthScorer()
     scorer.update(np.array([[15.0, 30]]), np.array([[16.0, 31]]), "day1")
     assert set(scorer.overall().metrics()) == set(NAMES) - {"abs_10"}

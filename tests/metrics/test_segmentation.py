@@ -17,7 +17,7 @@ LABELS = st_numpy.arrays(np.uint8, (3, 7, 9), elements=st.sampled_from([*range(C
 
 
 def scores_of_mmseg(predicted, labels):
-    """The three scores in percent and the IoU of each class; a class without labels has IoU 0 and no recall."""
+    """Scores in percent and IoU by class; a class without labels has IoU 0 and no recall."""
     areas = IoUMetric.intersect_and_union(
         torch.from_numpy(predicted), torch.from_numpy(labels), CLASSES, 255
     )

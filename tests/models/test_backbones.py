@@ -1,5 +1,7 @@
 """All backbones: features, state and sizes; then parts specific to one backbone."""
 
+import doctest
+
 import pytest
 import torch
 from hypothesis import given
@@ -254,3 +256,10 @@ def test_exact_pooling_is_torchs_forward_and_backward(height, width, rows, colum
     torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
     gradients = (torch.autograd.grad((each * weights).sum(), maps) for each in (found, wanted))
     torch.testing.assert_close(*gradients, rtol=1e-12, atol=1e-12)
+
+
+def test_the_example_of_event_swin_runs():
+    (example,) = doctest.DocTestFinder(recurse=False).find(
+        EventSwin, globs={"EventSwin": EventSwin}
+    )
+    assert doctest.DocTestRunner().run(example).failed == 0

@@ -1,4 +1,4 @@
-"""Evaluation with workers and parallel lanes has the predictions and scores of a plain loop over the labels."""
+"""Evaluation with workers and parallel lanes predicts and scores as a loop over the labels does."""
 
 from unittest.mock import Mock
 
@@ -23,7 +23,7 @@ CPU = torch.device("cpu")
 
 
 def predicted_one_by_one(task, model, clip=None):
-    """Predictions by (recording, label), with the state carried, or of `clip` windows that end at the label."""
+    """Predictions by (recording, label): state carried, or of `clip` windows up to the label."""
     settings, found = task.settings, {}
     for number, recording in enumerate(task.scored):
         state, seen = None, 0
@@ -118,7 +118,7 @@ def test_what_is_trained_on_clips_is_evaluated_on_clips(tiny_world):
 def test_the_limits_of_1mpx_are_in_px_of_the_sensor(
     tiny_world, tmp_path, monkeypatch, factor, limits
 ):
-    """RVT drops boxes below a diagonal of 60 px and a side of 20 px of the sensor (io/box_filtering.py)."""
+    """RVT drops boxes below a diagonal of 60 px or a side of 20 px (io/box_filtering.py)."""
     settings = finetuning_settings(
         "1mpx", "feedforward", "paper", [f"downsample.factor={factor}", "rule=rvt"]
     )

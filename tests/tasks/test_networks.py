@@ -171,21 +171,6 @@ def test_the_loss_of_segmentation_is_cross_entropy_plus_dice_of_the_labelled_seg
     )
 
 
-def test_dice_is_its_definition():
-    rng, expected = np.random.default_rng(0), []
-    logits, labels = (
-        rng.normal(size=(3, 4, 5, 6)),
-        rng.choice([0, 1, 3, 255], size=(3, 5, 6)).astype(np.uint8),
-    )
-    probability = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
-    valid = labels != 255
-    for number in range(4):
-        p, t = probability[:, number][valid], (labels[valid] == number).astype(float)
-        expected.append(1 - (2 * (p * t).sum() + 1) / ((p**2 + t**2).sum() + 1))
-    dice = dice_loss(torch.tensor(logits), torch.tensor(labels))
-    assert dice.item() == pytest.approx(np.mean(expected), rel=1e-5)
-
-
 def test_flip_is_the_mean_with_the_mirrored_image():
     model, batch = case("segmentation")
     straight, mirrored = (
@@ -214,8 +199,7 @@ def test_views_at_scales_are_symmetric_carry_their_own_state_and_share_the_head(
     assert not views.predict(histograms, None, ends)[0].any()
 
 
-@pytest.mark.parametrize("share", [0.5, 1.0])
-@pytest.mark.parametrize("scales", [1, 3, 4])
+@pytest.mark.parametrize(("share", "scales"), [(0.5, 3), (1.0, 4)])
 def test_losses_of_depth_are_those_of_a_plain_loop(share, scales):
     rng = np.random.default_rng(scales)
     difference, valid = rng.normal(size=(3, 25, 34)), rng.random((3, 25, 34)) < 0.6

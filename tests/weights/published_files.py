@@ -1,4 +1,4 @@
-"""Stand-ins with the names, shapes and wrapping of published checkpoints, filled with random numbers.
+"""Stand-ins with the names, shapes and wrapping of published checkpoints, with random numbers.
 
 Names and shapes come from timm's own Swin Transformer; the changes of other publishers follow their
 code: microsoft/Swin-Transformer and SwinTransformer/Transformer-SSL (models/swin_transformer.py,
@@ -53,7 +53,7 @@ def timm_features(arch="swin_micro", chans=3):
 
 
 def microsoft(arch="swin_micro", chans=3, seed=0, head=True):
-    """`model` of the official file: downsampling at the end of stages 0 to 2, buffers, classifier `head`."""
+    """`model` of the official file: downsampling ends stages 0 to 2, buffers, classifier `head`."""
     state = {}
     for name, tensor in timm_new(arch, chans, head, seed).items():
         name = re.sub(
@@ -78,7 +78,7 @@ def under(prefix, state):
 
 
 def moby(arch="swin_micro"):
-    """Online and momentum encoder (unequal), heads and queues under `model`, with its script's other entries."""
+    """Online and momentum encoder (unequal), heads and queues under `model`, and other entries."""
     model = under("encoder.", microsoft(arch, seed=0, head=False) | numbers(7, norm__weight=(8,)))
     model |= under("encoder_k.", microsoft(arch, seed=1, head=False))
     for name in ("projector", "projector_k", "predictor"):
@@ -92,7 +92,7 @@ def moby(arch="swin_micro"):
 
 
 def ecddp(arch="swin_micro"):
-    """Student and teacher (unequal), 6 input channels, a norm per output, mask token, pyramid and heads."""
+    """Student and teacher (unequal), 6 input channels, norms, mask token, pyramid and heads."""
     model = {"aug.grid": torch.zeros(1, 2, 8, 8)}
     for seed, branch in enumerate(("student", "teacher")):
         beside = numbers(
@@ -113,7 +113,7 @@ def ecddp(arch="swin_micro"):
 
 
 def tespec_release(arch="swin_micro"):
-    """TESPEC's file: timm's features_only at 20 channels, a 1x1 convolution per ConvLSTM, and a decoder."""
+    """TESPEC's file: timm's features_only at 20 channels, 1x1 convolutions, and a decoder."""
     state = under("model.encoder.pure_backbone.", timm_features(arch, chans=20))
     for stage in range(4):
         size = VARIANTS[arch][0] << stage
