@@ -78,29 +78,6 @@ def _overlap(boxes, targets, overlaps):  # type: ignore[no-untyped-def]
                 overlaps[i, j] = shared / (width * height + other_width * other_height - shared)
 
 
-@njit(cache=True, nogil=True)
-def interpolated_precision(hits, truths):  # type: ignore[no-untyped-def]
-    """Compute the best precision at or above each of `RECALLS`.
-
-    Args:
-        hits: (K, P) bool, whether a predicted box is matched, by decreasing score.
-        truths: number of ground-truth boxes.
-
-    Returns:
-        (K, 101) float64.
-    """
-    precision = np.zeros((len(hits), len(RECALLS)))
-    for k in range(len(hits)):
-        true_positives = hits[k].cumsum()
-        best = true_positives / (np.arange(1, len(true_positives) + 1) + EPS)
-        for i in range(len(best) - 2, -1, -1):
-            best[i] = max(best[i], best[i + 1])
-        for j, index in enumerate(np.searchsorted(true_positives / truths, RECALLS)):
-            if index < len(best):
-                precision[k, j] = best[index]
-    return precision
-
-
 class GroupedBoxes(NamedTuple):
     """Boxes of all frames in one array, sorted by class, then frame, then decreasing score."""
 
@@ -144,15 +121,21 @@ def average_precision(truth: GroupedBoxes, predicted: GroupedBoxes) -> NDArray[n
     Returns:
         (classes, 10) in [0, 1] by class and `THRESHOLDS`; NaN where a class has no ground truth.
     """
-    hits = match(predicted.boxes, truth.boxes, predicted.ends, truth.ends, THRESHOLDS)
+    hits = match(predicted.boxes, truth.boxes, predicted.ends, truth.ends, THRESHOLDS)  # (10, P)
     counts = np.diff(truth.class_ends)
-    precision = np.full((len(counts), len(THRESHOLDS)), np.nan)
+    average = np.full((len(counts), len(THRESHOLDS)), np.nan)
     for label in np.flatnonzero(counts):
         of_class = slice(*predicted.class_ends[label : label + 2])
         order = np.argsort(-predicted.score[of_class], kind="stable")  # equal scores by frame
-        class_hits = hits[:, of_class][:, order]
-        precision[label] = interpolated_precision(class_hits, counts[label]).mean(axis=1)
-    return precision
+        true_positives = hits[:, of_class][:, order].cumsum(axis=1)
+        precision = true_positives / (np.arange(1, len(order) + 1) + EPS)
+        # the best precision at this recall or above; 0 beyond the highest recall
+        best = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
+        best = np.pad(best, ((0, 0), (0, 1)))
+        recalls = true_positives / counts[label]
+        indices = [np.searchsorted(recall, RECALLS) for recall in recalls]
+        average[label] = np.take_along_axis(best, np.array(indices), axis=1).mean(axis=1)
+    return average
 
 
 @dataclass(frozen=True)
