@@ -60,10 +60,9 @@ class FeatureReservoir:
         keys = np.concatenate([self._keys, new_keys])
         lowest = np.argpartition(keys, min(self.limit, len(keys)) - 1)[: self.limit]
         selected = np.sort(lowest)
-        old = torch.from_numpy(selected[selected < n_old])
-        new = torch.from_numpy(selected[selected >= n_old] - n_old)
-        rows = vectors[new.to(vectors.device)].float().cpu()
-        self.features = torch.cat([self.features[old], rows])
+        new = torch.from_numpy(selected[selected >= n_old] - n_old).to(vectors.device)
+        rows = vectors[new].float().cpu()
+        self.features = torch.cat([self.features[selected[selected < n_old]], rows])
         self._keys = keys[selected]
         self._batches += 1
 

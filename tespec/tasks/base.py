@@ -223,9 +223,8 @@ class Task(ABC):
             raise UserError(
                 "augmentation.zoom", "zoom augmentation is not supported for depth", "set it to 0"
             )
-        if self.head:
-            build(self.head, settings.head, "head")
         self.settings = settings
+        self.head_settings: Any = build(self.head, settings.head, "head") if self.head else None
         self.split = split
         self.dataset = open_dataset(settings, root)
         pack_missing(files.source for name in (split, TRAIN) for files in self.dataset.files(name))

@@ -243,10 +243,9 @@ class DepthTask(Task):
         return DepthModel(backbone, build(DepthHead, settings.head, "head"))
 
     def is_learned(self, recording: LabelledRecording, label: int) -> bool:
-        head = build(DepthHead, self.settings.head, "head")
+        head = self.head_settings
         depth = recording.labels[label]
         return bool(((depth >= head.min_depth) & (depth <= head.max_depth)).any())
 
     def scorer(self) -> DepthScorer:
-        head = build(DepthHead, self.settings.head, "head")
-        return DepthScorer(head.min_depth, head.max_depth)
+        return DepthScorer(self.head_settings.min_depth, self.head_settings.max_depth)

@@ -337,7 +337,7 @@ class DetectionTask(Task):
         return bool(time_us > filters.skip_us and filters.keeps(recording.labels[label]).any())
 
     def scorer(self) -> DetectionScorer:
-        head = build(DetectionHead, self.settings.head, "head")
+        head = self.head_settings
         ranked = "class score" if head.score == "class" else "objectness times class score"
         description = (
             f"{ranked}; of each frame, the {CANDIDATES} boxes with the highest objectness times "

@@ -227,7 +227,11 @@ def _rename(
     converted: dict[str, Tensor] = {}
     unused = []
     for name, tensor in tensors.items():
-        new_name = _new_name(name, checkpoint_format.renames)
+        matches = (
+            (re.fullmatch(pattern, name, re.DOTALL), new)
+            for pattern, new in checkpoint_format.renames
+        )
+        new_name = next((match.expand(new) for match, new in matches if match), None)
         if new_name is None:
             unused.append(name)
         elif new_name in converted:
@@ -249,11 +253,6 @@ def _rename(
         for name, part in zip(sorted(unused), parts, strict=True)
     ]
     return Converted(checkpoint_format, converted, tuple(dict.fromkeys(entries)))
-
-
-def _new_name(name: str, renames: Iterable[Rename]) -> str | None:
-    matches = ((re.fullmatch(pattern, name, re.DOTALL), new) for pattern, new in renames)
-    return next((match.expand(new) for match, new in matches if match), None)
 
 
 def _downsample_at_start(tensors: dict[str, Tensor], where: object) -> dict[str, Tensor]:

@@ -177,10 +177,10 @@ def load_backbone(backbone: Backbone, path: Path) -> WeightsReport:
 def read_backbone(path: Path) -> Backbone:
     """Build and load the backbone of a file with a recipe, in evaluation mode."""
     recipe = read_recipe(path)
-    if "backbone" not in recipe:
-        raise UserError(path, "holds no recipe", "convert it with `tespec weights convert`")
-    if missing := [name for name in ("sensor", "recurrent", "bins") if name not in recipe]:
-        raise UserError(path, f"its recipe lacks {missing[0]}", "write the file again")
+    needed = ("backbone", "sensor", "recurrent", "bins")
+    if missing := [name for name in needed if name not in recipe]:
+        what = f"its recipe lacks {missing[0]}" if recipe else "holds no recipe"
+        raise UserError(path, what, "convert it with `tespec weights convert`")
     size = padded_size(*recipe["sensor"])
     backbone = build_backbone(
         recipe["backbone"], recipe["recurrent"], recipe["bins"], size, recipe.get("in_channels")
