@@ -98,7 +98,7 @@ class DepthScorer(FrameScorer[MeasuredFrame]):
         Args:
             predicted: (H, W) in m, finite and positive.
             truth: (H, W) in m, NaN where unknown.
-            recording: its name.
+            recording: name of the recording.
             groups: names of the groups that include the frame.
         """
         errors = frame_errors(predicted, truth, self.min_depth, self.max_depth)

@@ -193,7 +193,7 @@ class DetectionScorer(FrameScorer[DetectionFrame]):
 
     Args:
         classes: names by label.
-        filters: of ground truth and predictions.
+        filters: filter of ground truth and predictions.
         score: description of the predictions' scores and their threshold, for the definition.
     """
 
@@ -216,7 +216,7 @@ class DetectionScorer(FrameScorer[DetectionFrame]):
         Args:
             predicted: boxes in px, which may exceed the image.
             truth: boxes in px.
-            recording: its name.
+            recording: name of the recording.
             time_us: time in us since the recording's start.
             groups: names of the groups that include the frame.
         """

@@ -55,8 +55,8 @@ def scores(matrix: NDArray[np.int64], names: Sequence[str]) -> Scores:
     recall, as in mmsegmentation, evaluation/metrics/iou_metric.py.
 
     Args:
-        matrix: (classes, classes), as of `confusion`.
-        names: of the classes.
+        matrix: (classes, classes), as returned by `confusion`.
+        names: class names.
 
     Returns:
         scores in percent, and the IoU of every class.
@@ -95,7 +95,7 @@ class SegmentationScorer(FrameScorer[MeasuredFrame]):
         Args:
             predicted: (H, W) classes.
             labels: (H, W) classes, 255 where unlabelled.
-            recording: its name.
+            recording: name of the recording.
             groups: names of the groups that include the frame.
         """
         matrix = confusion(predicted, labels, len(self.classes))

@@ -28,10 +28,10 @@ class Stage(nn.Module):
     Args:
         in_channels: channels of the input maps.
         width: channels of the output maps.
-        stride: of the convolution.
+        stride: stride of the convolution.
         partition: (rows, columns) of windows and grids in tokens.
         head_width: channels of an attention head.
-        rates: of stochastic depth, in window and grid attention.
+        rates: rates of stochastic depth in window and grid attention.
     """
 
     def __init__(

@@ -18,7 +18,7 @@ def build_task(settings: Finetuning, root: Path, split: str = TEST) -> Task:
     """Build the task named by the settings.
 
     Args:
-        settings: of the fine-tuning.
+        settings: fine-tuning settings.
         root: folder of the data.
         split: scored split, "test" or "val".
     """

@@ -70,8 +70,8 @@ class Network(nn.Module, ABC):
         """Compute the losses of a step.
 
         Args:
-            features: of the four stages, (B, T, C, h, w), for all segments; the head uses only the
-                labelled ones.
+            features: features of the four stages, (B, T, C, h, w), for all segments; the head uses
+                only the labelled ones.
             batch: as in `loss`.
 
         Returns:
@@ -83,7 +83,7 @@ class Network(nn.Module, ABC):
         """Predict from the features of segments.
 
         Args:
-            features: of the four stages, (L, C, h, w).
+            features: features of the four stages, (L, C, h, w).
             size: (H, W) in px of the histograms.
 
         Returns:
@@ -192,7 +192,7 @@ class Task(ABC):
     docs/extending.md explains how to add one and register it in `TASKS`.
 
     Args:
-        settings: of the fine-tuning.
+        settings: fine-tuning settings.
         root: folder of the data.
         split: scored split, "test" or "val".
 
@@ -256,7 +256,7 @@ class Task(ABC):
         """Decide whether a label has anything to learn.
 
         Args:
-            recording: with the label.
+            recording: recording that holds the label.
             label: its index in the recording.
 
         Returns:
@@ -268,7 +268,7 @@ class Task(ABC):
         """Decide whether a label counts in the scores.
 
         Args:
-            recording: with the label.
+            recording: recording that holds the label.
             label: its index in the recording.
 
         Returns:
@@ -283,15 +283,15 @@ class Task(ABC):
         has_content: Callable[[LabelledRecording, int], bool],
     ) -> None:
         """Refuse a split without `content`; reads its labels up to the first that has some."""
-        n_labels = [len(recording.labelled) for recording in recordings]
-        if not any(
-            has_content(recording, label)
-            for recording, count in zip(recordings, n_labels, strict=True)
-            for label in range(count)
-        ):
+        labels = [
+            (recording, label)  # its index
+            for recording in recordings
+            for label in range(len(recording.labelled))
+        ]
+        if not any(has_content(recording, label) for recording, label in labels):
             raise UserError(
                 f"{split} recordings",
-                f"none of the {sum(n_labels)} labels has {self.content}: {listed(recordings)}",
+                f"none of the {len(labels)} labels has {self.content}: {listed(recordings)}",
                 "give recordings with such labels",
             )
 
@@ -305,7 +305,7 @@ class Task(ABC):
         """Add a randomly initialised head to a backbone.
 
         Args:
-            settings: of the fine-tuning; no data are needed.
+            settings: fine-tuning settings; no data are needed.
             backbone: part of the network, not copied.
 
         Returns:
@@ -316,7 +316,7 @@ class Task(ABC):
         """Create the training batches.
 
         Args:
-            seed: of order and augmentation.
+            seed: seed of order and augmentation.
             shard: index and number of the ranks that divide the lanes of a batch.
 
         Returns:
@@ -331,10 +331,10 @@ class Task(ABC):
         """Create a batch without events and with the most labels, to estimate the cost of a step.
 
         Args:
-            settings: of the fine-tuning.
+            settings: fine-tuning settings.
             size: (H, W) in px of the histograms.
             lanes: batch size B.
-            device: of the tensors.
+            device: where the tensors are created.
 
         Returns:
             a batch as `Network.loss` takes it.
@@ -355,10 +355,10 @@ class Task(ABC):
         """Create labels for `blank_batch`; a task with its own `collate` overrides this.
 
         Args:
-            settings: of the fine-tuning.
+            settings: fine-tuning settings.
             size: (H, W) in px of the histograms.
             count: number of labels.
-            device: of the tensors.
+            device: where the tensors are created.
 
         Returns:
             tensors (count, ...) as `collate` returns them.
@@ -426,8 +426,8 @@ class Task(ABC):
         """Draw a label, or a prediction converted by `read`.
 
         Args:
-            axis: shows the events.
-            label: of one segment.
+            axis: axis that shows the events.
+            label: label of one segment.
 
         Returns:
             the image that needs a colour bar, whose title is the image's label, or None.
@@ -445,11 +445,11 @@ class Task(ABC):
         Tasks with test-time augmentation override this to wrap the model.
 
         Args:
-            settings: of the fine-tuning.
-            model: on `device`.
-            spec: of its histograms.
+            settings: fine-tuning settings.
+            model: network, on `device`.
+            spec: how its histograms are made.
             size: (H, W) in px of the histograms.
-            device: of the model.
+            device: where the model is.
         """
         on_gpu = device.type == "cuda"
         half = HALF.get(with_precision(settings.optimisation, device).precision) if on_gpu else None
@@ -461,10 +461,10 @@ class Task(ABC):
         """Update the scorer with one prediction.
 
         Args:
-            scorer: as of `scorer`.
-            predicted: as of `read`.
+            scorer: as created by `scorer`.
+            predicted: a value returned by `read`.
             truth: the label.
-            recording: with the label.
+            recording: recording that holds the label.
             label: its index in the recording.
         """
         scorer.update(predicted, truth, recording.name, groups_of(recording, label))
@@ -473,8 +473,8 @@ class Task(ABC):
         """Score every label of the scored recordings once, divided among the ranks.
 
         Args:
-            model: on `device`.
-            device: of the model.
+            model: network, on `device`.
+            device: where the model is.
             workers: number of processes that load the data; 0: this one.
 
         Returns:
@@ -508,7 +508,7 @@ def fresh_backbone(settings: Finetuning, size: tuple[int, int]) -> Backbone:
     """Build the backbone named by the settings, randomly initialised.
 
     Args:
-        settings: of the fine-tuning.
+        settings: fine-tuning settings.
         size: (H, W) in px of the histograms.
     """
     return build_backbone(
@@ -524,9 +524,9 @@ def features_player(backbone: Backbone, spec: HistogramSpec, device: torch.devic
     """Prepare a backbone for `play` in float32.
 
     Args:
-        backbone: on `device`.
-        spec: of its histograms.
-        device: of the backbone.
+        backbone: network, on `device`.
+        spec: how its histograms are made.
+        device: where the backbone is.
 
     Returns:
         a player whose output is the four features (C, h, w) of a segment.
@@ -549,7 +549,7 @@ def open_dataset(settings: Finetuning, root: Path) -> LabelledDataset:
     """Open the data set named by the settings; its labels must be those that the task expects.
 
     Args:
-        settings: of the fine-tuning.
+        settings: fine-tuning settings.
         root: folder of the data.
     """
     kind = find_registered(DATASETS, settings.dataset, "dataset")
@@ -587,7 +587,7 @@ def groups_of(recording: LabelledRecording, label: int) -> tuple[str, ...]:
     """Find the groups of a frame by the speed of the camera.
 
     Args:
-        recording: with the label.
+        recording: recording that holds the label.
         label: its index in the recording.
 
     Returns:

@@ -121,7 +121,7 @@ class MidasHead(nn.Module):
     fusion, though it is never used.
 
     Args:
-        in_channels: of the stages, the finest first.
+        in_channels: channels of the stages, the finest first.
         features: channels of the fusions.
     """
 

@@ -212,7 +212,7 @@ def grid_of(size: Sequence[int], stride: int, device: torch.device) -> Tensor:
     Args:
         size: (rows, columns) of the level.
         stride: px.
-        device: of the result.
+        device: where the result is created.
 
     Returns:
         (rows * columns, 3) float32: column, row and stride in px.

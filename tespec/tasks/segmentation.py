@@ -141,7 +141,7 @@ class AveragedViews:
 
     Args:
         model: the network.
-        scales: of the input.
+        scales: scales of the input.
         size: (H, W) in px of the histograms.
     """
 

@@ -171,10 +171,10 @@ def convert(
     recipe names a backbone of this harness, tensor names stay as they are.
 
     Args:
-        tensors: of the file.
+        tensors: tensors of the file.
         channels: inputs of the target network, 2 * bins.
-        where: the file, for errors.
-        recipe: of the file.
+        where: file that errors name.
+        recipe: recipe of the file.
 
     Raises:
         UserError: the format is unknown or unsupported, the naming is ambiguous, or the file is a

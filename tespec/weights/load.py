@@ -86,8 +86,8 @@ class MatchedState(NamedTuple):
         """Raise `UserError` with the first mismatches if the checkpoint does not fill the network.
 
         Args:
-            where: the file, for the error.
-            remedy: advice, for the error.
+            where: file that the error names.
+            remedy: advice that the error gives.
         """
         if self.problems:
             more = f" (and {len(self.problems) - 3} more)" if len(self.problems) > 3 else ""
@@ -104,8 +104,8 @@ def match_state(converted: Converted, network: Backbone, recipe: Mapping[str, An
 
     Args:
         converted: the checkpoint.
-        network: may be on the meta device.
-        recipe: of the file.
+        network: target, which may be on the meta device.
+        recipe: recipe of the file.
     """
     source = converted.tensors
     target = network.state_dict()
@@ -193,8 +193,8 @@ def histograms_of(recipe: Mapping[str, Any], where: object) -> HistogramSpec:
     """Read from a recipe how events become the network's histograms.
 
     Args:
-        recipe: of a file of weights.
-        where: the file, for errors.
+        recipe: recipe of a weights file.
+        where: file that errors name.
 
     Raises:
         UserError: the recipe lacks these settings, or they are invalid.
@@ -235,7 +235,7 @@ def require_other_labels(weights: WeightsReport, trained_on: str, where: object)
     Args:
         weights: to be evaluated.
         trained_on: hash of the recordings.
-        where: the file, for the error.
+        where: file that the error names.
     """
     if weights.recipe.get(TRAINED_ON) == trained_on:
         raise UserError(
