@@ -100,7 +100,7 @@ def by_pycocotools(frames, classes):
     # all areas, at most 100 boxes
     of_class = evaluation.eval["precision"][:, :, :, 0, -1].mean(axis=(0, 1))
     return dict(zip(("map", "ap50", "ap75"), 100 * evaluation.stats[:3], strict=True)) | {
-        "classes": {number: 100 * each for number, each in enumerate(of_class) if each >= 0}
+        "classes": {number: 100 * ap for number, ap in enumerate(of_class) if ap >= 0}
     }
 
 
@@ -115,15 +115,16 @@ def test_scores_are_those_of_pycocotools(seed, count, classes, most):
     """Tied scores and overlaps, any area, more than 100 boxes, and frames without boxes."""
     frames, names = random_frames(seed, count, classes, most), NAMES[:classes]
     scores, expected = scorer_of(*frames, names=names).overall(), by_pycocotools(frames, classes)
-    of_class = {names.index(name): each for name, each in scores.classes.items()}
+    of_class = {names.index(name): ap for name, ap in scores.classes.items()}
     assert scores.metrics() | {"classes": of_class} == {
-        name: pytest.approx(each) for name, each in expected.items()
+        name: pytest.approx(score) for name, score in expected.items()
     }
 
 
 def test_means_over_fewer_classes_say_so():
     frames = [
-        each._replace(truth=each.truth.keep(each.truth.label != 1)) for each in random_frames(3, 30)
+        frame._replace(truth=frame.truth.keep(frame.truth.label != 1))
+        for frame in random_frames(3, 30)
     ]
     scorer = scorer_of(*frames)
     assert list(scorer.overall().classes) == ["car", "two-wheeler"]
@@ -142,15 +143,15 @@ def test_means_over_fewer_classes_say_so():
 )
 def test_frames_shared_out_in_any_way_give_the_same_scores(seed, owners, random):
     frames = random_frames(seed, 20)
-    whole, merged = scorer_of(*frames), scorer_of()
+    single, merged = scorer_of(*frames), scorer_of()
     for owner in range(4):
-        share = [frame for frame, each in zip(frames, owners, strict=True) if each == owner]
-        random.shuffle(share)
-        merged.merge([scorer_of(*share).state()])
-    assert (merged.overall(), merged.definition()) == (whole.overall(), whole.definition())
+        part = [frame for frame, assigned in zip(frames, owners, strict=True) if assigned == owner]
+        random.shuffle(part)
+        merged.merge([scorer_of(*part).state()])
+    assert (merged.overall(), merged.definition()) == (single.overall(), single.definition())
     for kind, member in (("recording", lambda f: (f.recording,)), ("group", lambda f: f.groups)):
-        assert merged.by(kind) == whole.by(kind)
-        for name, scores in whole.by(kind).items():
+        assert merged.by(kind) == single.by(kind)
+        for name, scores in single.by(kind).items():
             assert scores == scorer_of(*(f for f in frames if name in member(f))).overall()
 
 

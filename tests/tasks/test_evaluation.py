@@ -95,7 +95,7 @@ def test_workers_and_lanes_change_no_prediction(tiny_world, name, monkeypatch):
 @torch.no_grad()
 @pytest.mark.slow
 def test_what_is_trained_on_clips_is_evaluated_on_clips(tiny_world):
-    data, found = Data(tiny_world / "mvsec", "sample"), {}
+    data, scores = Data(tiny_world / "mvsec", "sample"), {}
     carried = "carried through the complete recording"
     of_clips = "reset at the start of a clip of 3 windows that ends at the label"
     for sampling, words in (("mixed", carried), ("stream", carried), ("random", of_clips)):
@@ -107,7 +107,7 @@ def test_what_is_trained_on_clips_is_evaluated_on_clips(tiny_world):
         model = task.model().eval()
         for memory in model.backbone.lstms.parameters():
             memory.mul_(4)  # an untrained ConvLSTM has little effect
-        found[sampling] = task.evaluate(model, CPU).overall().metrics()
+        scores[sampling] = task.evaluate(model, CPU).overall().metrics()
         scorer, alone = (
             task.scorer(),
             predicted_one_by_one(task, model, 3 if sampling == "random" else None),
@@ -115,10 +115,10 @@ def test_what_is_trained_on_clips_is_evaluated_on_clips(tiny_world):
         for (number, label), prediction in alone.items():
             recording = task.scored[number]
             task.score(scorer, prediction, recording.labels[label], recording, label)
-        assert found[sampling] == pytest.approx(scorer.overall().metrics(), rel=1e-3)
+        assert scores[sampling] == pytest.approx(scorer.overall().metrics(), rel=1e-3)
         assert task.protocol()["events"] == f"all events since the previous label, state {words}"
-    assert found["mixed"] == found["stream"]
-    assert found["mixed"]["abs"] != pytest.approx(found["random"]["abs"], rel=1e-4)
+    assert scores["mixed"] == scores["stream"]
+    assert scores["mixed"]["abs"] != pytest.approx(scores["random"]["abs"], rel=1e-4)
 
 
 @pytest.mark.parametrize(("factor", "limits"), [(1, (60, 20)), (2, (30, 10))])

@@ -60,7 +60,8 @@ def scored(task, model):
     task.evaluate(model, CPU)
     arguments = [call.args for call in calls.call_args_list]
     return {
-        (each.name, int(each.label_times[label])): found for _, found, _, each, label in arguments
+        (recording.name, int(recording.label_times[label])): predicted
+        for _, predicted, _, recording, label in arguments
     }
 
 
@@ -72,17 +73,17 @@ def drawn(path, name, world, folder, monkeypatch):
         inference, "draw", lambda predictions, *_: shown.extend(predictions) or Figure()
     )
     inference.predict(path, name, folder / "out", CPU, root=world, clip=(0, 1e9))
-    return [each.predicted for each in shown]
+    return [prediction.predicted for prediction in shown]
 
 
 @pytest.fixture
 def gaps(monkeypatch):
     """Predicted masks, and the difference (H, W) of their two highest logits, by the mask's id."""
-    found, read = {}, SegmentationTask.read
+    by_id, read = {}, SegmentationTask.read
 
     def read_both(logits):
         masks, (first, second) = read(logits), logits.topk(2, dim=1).values.unbind(1)
-        found.update(
+        by_id.update(
             {
                 id(mask): (mask, gap)
                 for mask, gap in zip(masks, (first - second).numpy(), strict=True)
@@ -91,7 +92,7 @@ def gaps(monkeypatch):
         return masks
 
     monkeypatch.setattr(SegmentationTask, "read", staticmethod(read_both))
-    return found
+    return by_id
 
 
 def assert_same(one, other, gaps):

@@ -1,4 +1,4 @@
-"""Batched SimOTA: what a frame learns does not depend on the frames beside it, nor on padding."""
+"""Batched SimOTA: a frame learns the same whatever the other frames of its batch and padding."""
 
 import pytest
 import torch

@@ -34,12 +34,12 @@ def timm_new(arch="swin_micro", chans=3, head=True, seed=0):
         model = SwinTransformer(in_chans=chans, embed_dim=width, depths=depths, num_heads=heads)
     draw = torch.Generator().manual_seed(seed)
     state = {
-        name: torch.randn(each.shape, generator=draw) * 0.1
-        for name, each in model.state_dict().items()
+        name: torch.randn(tensor.shape, generator=draw) * 0.1
+        for name, tensor in model.state_dict().items()
     }
     return {
-        name: each
-        for name, each in state.items()
+        name: tensor
+        for name, tensor in state.items()
         if head or not name.startswith(("norm.", "head."))
     }
 
@@ -47,8 +47,8 @@ def timm_new(arch="swin_micro", chans=3, head=True, seed=0):
 def timm_features(arch="swin_micro", chans=3):
     """timm with features_only: `layers_i`, neither final norm nor classifier."""
     return {
-        name.replace("layers.", "layers_", 1): each
-        for name, each in timm_new(arch, chans, head=False).items()
+        name.replace("layers.", "layers_", 1): tensor
+        for name, tensor in timm_new(arch, chans, head=False).items()
     }
 
 
@@ -58,7 +58,7 @@ def microsoft(arch="swin_micro", chans=3, seed=0, head=True):
     for name, tensor in timm_new(arch, chans, head, seed).items():
         name = re.sub(
             r"layers\.(\d)\.downsample",
-            lambda found: f"layers.{int(found[1]) - 1}.downsample",
+            lambda match: f"layers.{int(match[1]) - 1}.downsample",
             name,
         )
         state[name.replace("head.fc.", "head.")] = tensor
@@ -95,7 +95,7 @@ def ecddp(arch="swin_micro"):
     """Student and teacher (unequal), 6 input channels, norms, mask token, pyramid and heads."""
     model = {"aug.grid": torch.zeros(1, 2, 8, 8)}
     for seed, branch in enumerate(("student", "teacher")):
-        beside = numbers(
+        extra = numbers(
             seed,
             mask_token=(1, 24),
             norm0__weight=(24,),
@@ -103,7 +103,7 @@ def ecddp(arch="swin_micro"):
             fpns__0__1__weight=(9,),
         )
         model |= under(
-            f"{branch}.backbone.", microsoft(arch, chans=6, seed=seed, head=False) | beside
+            f"{branch}.backbone.", microsoft(arch, chans=6, seed=seed, head=False) | extra
         )
         model |= under(
             f"{branch}.dino_head.",

@@ -109,8 +109,10 @@ def test_own_weights_without_convlstms_need_a_recipe_that_says_so(tmp_path):
 
 
 def deeper(state):
-    blocks = {name: each for name, each in state.items() if name.startswith("layers.2.blocks.1.")}
-    return state | {name.replace("blocks.1", "blocks.2"): each for name, each in blocks.items()}
+    blocks = {
+        name: tensor for name, tensor in state.items() if name.startswith("layers.2.blocks.1.")
+    }
+    return state | {name.replace("blocks.1", "blocks.2"): tensor for name, tensor in blocks.items()}
 
 
 BIAS, TABLE = (
@@ -182,7 +184,9 @@ def test_a_mismatch_is_named_and_nothing_is_loaded(tmp_path, make, message):
     with pytest.raises(UserError, match=message):
         load_backbone(
             model,
-            saved(tmp_path, {name: each for name, each in content.items() if each is not None}),
+            saved(
+                tmp_path, {name: tensor for name, tensor in content.items() if tensor is not None}
+            ),
         )
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 
@@ -272,8 +276,14 @@ def test_the_weights_and_not_the_method_decide_the_learning_rate(tmp_path):
     release, sample = saved(tmp_path, published.tespec_release()), own_file(tmp_path, data="sample")
     assert peak_of("tespec", release, task="gen1") == 2e-4
     # The sample world does not count as the real data set.
-    assert [peak_of("tespec", release, sample=each) for each in (True, False)] == [OTHERS, OWN]
-    assert [peak_of("tespec", sample, sample=each) for each in (True, False)] == [OWN, OTHERS]
+    assert [peak_of("tespec", release, sample=is_sample) for is_sample in (True, False)] == [
+        OTHERS,
+        OWN,
+    ]
+    assert [peak_of("tespec", sample, sample=is_sample) for is_sample in (True, False)] == [
+        OWN,
+        OTHERS,
+    ]
     # For weights that are not trained yet, the recipe decides.
     made = [peak_of(name, None, sample=True) for name in ("tespec", "ecddp", "moby")]
     assert [*made, peak_of("tespec", None, sample=True, changes=("dataset=gen1",))] == [
