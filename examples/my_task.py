@@ -1,4 +1,4 @@
-"""A custom kind of task: count the objects of each class on any data set with boxes; task `cars` is in cars.yaml."""
+"""A custom kind of task: count the objects of a class on any data set with boxes; see cars.yaml."""
 
 from pathlib import Path
 from types import SimpleNamespace

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tespec.metrics import FrameScorer, MeasuredFrame, Scores, fewer
+from tespec.metrics import FrameScorer, MeasuredFrame, Scores, incomplete_means
 
 IGNORE = 255
 
 DEFINITION = (
     "one confusion matrix over all labelled pixels of the test recordings, label 255 ignored; "
-    "miou: mean over all classes of TP / (TP + FP + FN), 0 for a class neither labelled nor predicted; "
-    "mean_class_acc: mean over the labelled classes of TP / (TP + FN); "
+    "miou: mean over all classes of TP / (TP + FP + FN), 0 for a class neither labelled nor "
+    "predicted; mean_class_acc: mean over the labelled classes of TP / (TP + FN); "
     "pixel_acc: share of correct pixels"
 )
 
@@ -20,44 +20,64 @@ DEFINITION = (
 def confusion(
     predicted: NDArray[np.integer], labels: NDArray[np.integer], classes: int
 ) -> NDArray[np.int64]:
-    """Confusion matrix (classes, classes) int64 of labels (rows) and predictions (columns), ignoring label 255."""
+    """Count pixels by label and prediction, ignoring label 255.
+
+    Args:
+        predicted: (H, W) classes.
+        labels: (H, W) classes.
+        classes: number of classes.
+
+    Returns:
+        (classes, classes), rows are labels and columns predictions.
+    """
     if predicted.shape != labels.shape:
         raise ValueError(
             f"predictions {predicted.shape} and labels {labels.shape} have different shapes"
         )
-    kept = labels != IGNORE
-    truth, found = labels[kept].astype(np.int64), predicted[kept].astype(np.int64)
-    for name, values in (("labels", truth), ("predictions", found)):
+    valid = labels != IGNORE
+    target = labels[valid].astype(np.int64)
+    output = predicted[valid].astype(np.int64)
+    for name, values in (("labels", target), ("predictions", output)):
         if values.size and not 0 <= values.min() <= values.max() < classes:
             raise ValueError(
                 f"{name} range from {values.min()} to {values.max()}, not within 0 to {classes - 1}"
             )
-    return np.bincount(truth * classes + found, minlength=classes * classes).reshape(
-        classes, classes
-    )
+    counts = np.bincount(target * classes + output, minlength=classes * classes)
+    return counts.reshape(classes, classes)
 
 
 def scores(matrix: NDArray[np.int64], names: Sequence[str]) -> Scores:
-    """Scores in percent (see `DEFINITION`) from a confusion matrix (classes, classes), and the IoU of each named class.
+    """Compute the scores of `DEFINITION` from a confusion matrix.
 
     IoU follows uzh-rpg/ess, evaluation/metrics.py, whose "acc" is pixel_acc. mean_class_acc is that
     of ECDDP (Yan98/Event-Camera-Data-Dense-Pre-training, eval_seg.py) where every class is
     labelled, as in DDD17 and DSEC. A class without labelled pixels, which ECDDP counts as 0, has no
     recall, as in mmsegmentation, evaluation/metrics/iou_metric.py.
+
+    Args:
+        matrix: (classes, classes), as returned by `confusion`.
+        names: class names.
+
+    Returns:
+        scores in percent, and the IoU of every class.
     """
     hits = matrix.diagonal().astype(np.float64)
-    labelled, predicted = matrix.sum(1), matrix.sum(0)
-    iou = 100 * hits / np.maximum(labelled + predicted - hits, 1)
-    there = labelled > 0
-    recall = float((100 * hits[there] / labelled[there]).mean()) if there.any() else 0.0
-    overall = 100 * hits.sum() / max(int(matrix.sum()), 1)
-    partial = fewer({"mean_class_acc": int(there.sum())}, len(matrix), "classes")
-    values = {"miou": float(iou.mean()), "mean_class_acc": recall, "pixel_acc": float(overall)}
+    labelled = matrix.sum(1)
+    iou = 100 * hits / np.maximum(labelled + matrix.sum(0) - hits, 1)
+    has_labels = labelled > 0
+    n_labelled = int(has_labels.sum())
+    recall = 100 * hits[has_labels] / labelled[has_labels]
+    values = {
+        "miou": float(iou.mean()),
+        "mean_class_acc": float(recall.mean()) if n_labelled else 0.0,
+        "pixel_acc": float(100 * hits.sum() / max(int(matrix.sum()), 1)),
+    }
+    partial = incomplete_means({"mean_class_acc": n_labelled}, len(matrix), "classes")
     return Scores(values, partial, dict(zip(names, iou.tolist(), strict=True)))
 
 
 class SegmentationScorer(FrameScorer[MeasuredFrame]):
-    """IoU and accuracy of a test set, of each recording and of each named group of frames."""
+    """IoU and accuracy of a test set, and of its recordings and named groups of frames."""
 
     def __init__(self, classes: Sequence[str]) -> None:
         super().__init__()
@@ -70,19 +90,24 @@ class SegmentationScorer(FrameScorer[MeasuredFrame]):
         recording: str,
         groups: Sequence[str] = (),
     ) -> None:
-        """Add one frame: predicted and labelled classes (H, W), its recording and its groups."""
+        """Add one frame.
+
+        Args:
+            predicted: (H, W) classes.
+            labels: (H, W) classes, 255 where unlabelled.
+            recording: name of the recording.
+            groups: names of the groups that include the frame.
+        """
         matrix = confusion(predicted, labels, len(self.classes))
         self._frames.append(MeasuredFrame(recording, tuple(groups), matrix))
 
     def definition(self) -> str:
         """Describe the metrics and name the classes that are never labelled."""
         labelled = self._sum(self._frames).sum(1)
-        absent = [
-            name
-            for name, count in zip(self.classes, labelled, strict=True)
-            if not count and labelled.any()
-        ]
-        return DEFINITION + (f"; no pixel is labelled {', '.join(absent)}" if absent else "")
+        absent = [self.classes[label] for label in np.flatnonzero(labelled == 0)]
+        if not absent or not labelled.any():
+            return DEFINITION
+        return f"{DEFINITION}; no pixel is labelled {', '.join(absent)}"
 
     def overall(self) -> Scores:
         """Scores over all frames."""
@@ -92,7 +117,5 @@ class SegmentationScorer(FrameScorer[MeasuredFrame]):
         return scores(self._sum(frames), self.classes)
 
     def _sum(self, frames: Sequence[MeasuredFrame]) -> NDArray[np.int64]:
-        return sum(
-            (frame.measured for frame in frames),
-            np.zeros((len(self.classes), len(self.classes)), np.int64),
-        )
+        zeros = np.zeros((len(self.classes), len(self.classes)), np.int64)
+        return sum((frame.measured for frame in frames), zeros)

@@ -1,4 +1,7 @@
-"""Interface of all backbones for events: four stages, each optionally followed by a ConvLSTM; see docs/extending.md."""
+"""Interface of all backbones for events: four stages, each optionally followed by a ConvLSTM.
+
+See docs/extending.md for how to add one.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -23,12 +26,21 @@ BackboneState = tuple[tuple[Tensor, Tensor], ...] | None
 
 
 def reset(state: State, is_first: Tensor) -> State:
-    """Zero the state, None or nested tuples of (B, ...), of lanes that start a sequence, marked in `is_first` (B,)."""
+    """Zero the state of the lanes that start a sequence.
 
-    def zeroed(part: Tensor) -> Tensor:
-        return part.masked_fill(is_first.to(part.device).view(-1, *[1] * (part.ndim - 1)), 0)
+    Args:
+        state: None or nested tuples of (B, ...).
+        is_first: (B,) bool, whether a lane starts a sequence.
 
-    return cast("State", tree_map_only(Tensor, zeroed, state))
+    Returns:
+        The new state; the given one is unchanged.
+    """
+
+    def zero_first(part: Tensor) -> Tensor:
+        mask = is_first.to(part.device).view(-1, *[1] * (part.ndim - 1))  # (B, 1, ...)
+        return part.masked_fill(mask, 0)
+
+    return cast("State", tree_map_only(Tensor, zero_first, state))
 
 
 def detach(state: State) -> State:
@@ -37,7 +49,7 @@ def detach(state: State) -> State:
 
 
 class Backbone(nn.Module, ABC):
-    """Backbone with features at strides 4, 8, 16 and 32, with or without a ConvLSTM after each stage.
+    """Backbone with features at strides 4, 8, 16 and 32, optionally with a ConvLSTM per stage.
 
     A sequence is processed stage by stage: a stage takes all segments as one batch, then its
     ConvLSTM runs over time.
@@ -48,8 +60,11 @@ class Backbone(nn.Module, ABC):
         bins: time bins per segment; a histogram has 2 * bins channels.
         img_size: (H, W) in px of the padded input, multiples of 32.
         in_channels: number of input channels; None: 2 * bins. Images have 1 or 3.
-        drop_path: rate of stochastic depth in the last block; it rises from 0 block by block. A
-            network without `DropPath` refuses a rate above 0.
+        drop_path: rate of stochastic depth in the last block; it rises from 0 block by block.
+
+    Raises:
+        UserError: the name is not in `variants`, the size is not a multiple of 32, or the rate is
+            above 0 and the network has no `DropPath`.
     """
 
     variants: ClassVar[Sequence[str]] = ()  # names of its variants
@@ -73,10 +88,12 @@ class Backbone(nn.Module, ABC):
         drop_path: float = 0.0,
     ) -> None:
         super().__init__()
-        name = backbone or self.variants[0]
-        if name not in self.variants:
+        self.name = backbone or self.variants[0]
+        if self.name not in self.variants:
             raise UserError(
-                "backbone", f"unknown value {name!r}", f"choose from {', '.join(self.variants)}"
+                "backbone",
+                f"unknown value {backbone!r}",
+                f"choose from {', '.join(self.variants)}",
             )
         if any(side % STRIDE or side <= 0 for side in img_size):
             raise UserError(
@@ -84,7 +101,8 @@ class Backbone(nn.Module, ABC):
                 f"sides of {tuple(img_size)} are not multiples of {STRIDE}",
                 "pad the input",
             )
-        self.name, self.recurrent, self.bins = name, recurrent, bins
+        self.recurrent = recurrent
+        self.bins = bins
         self.img_size = (int(img_size[0]), int(img_size[1]))
         self.in_channels = in_channels or 2 * bins
         self.build(drop_path)
@@ -92,29 +110,43 @@ class Backbone(nn.Module, ABC):
         replace_modules(self, TimmDropPath, lambda drop: DropPath(drop.drop_prob))
         if drop_path and not any(isinstance(module, DropPath) for module in self.modules()):
             raise UserError(
-                "drop_path", f"{name} has no stochastic depth (timm's DropPath)", "set it to 0"
+                "drop_path",
+                f"{self.name} has no stochastic depth (timm's DropPath)",
+                "set it to 0",
             )
 
     @abstractmethod
     def build(self, drop_path: float) -> None:
-        """Build the stem and the stages for `name`, `in_channels`, `img_size` and `drop_path`; set `channels`."""
+        """Build stem and stages for `name`, `in_channels` and `img_size`, and set `channels`."""
 
     @abstractmethod
     def embed_patches(self, frames: Tensor) -> Tensor:
-        """Embed frames (N, in_channels, H, W) of any dtype and size `img_size` as input (N, h, w, C) of the stages."""
+        """Embed frames (N, in_channels, H, W) of any dtype as input (N, h, w, C) of the stages."""
 
     @abstractmethod
     def stage_modules(self) -> list[nn.Module]:
-        """The four stages, without their ConvLSTMs."""
+        """Return the four stages, without their ConvLSTMs."""
 
     def resize(self, tensors: Mapping[str, Tensor], built_for: Size) -> dict[str, Tensor]:
-        """Adapt the state dict of such a network, built for an input of (H, W) px, to this one's `img_size`."""
+        """Adapt the state dict of a network of another input size to this one's `img_size`.
+
+        Args:
+            tensors: state dict of a network of the same architecture.
+            built_for: its input size (H, W) in px.
+
+        Returns:
+            A state dict for this network; by default the same tensors.
+        """
         return dict(tensors)
 
     def forward(
         self, histograms: Tensor, state: BackboneState = None
     ) -> tuple[list[Tensor], BackboneState]:
-        """Compute the features of histograms (B, T, in_channels, H, W), counts of any dtype and `img_size` or smaller.
+        """Compute the features of a sequence.
+
+        Args:
+            histograms: (B, T, in_channels, H, W), counts of any dtype, `img_size` or smaller.
+            state: as returned for the previous segments; None at the start.
 
         Returns:
             four features (B, T, channels[i], h, w) at strides 4, 8, 16 and 32 of `img_size`, and
@@ -123,35 +155,47 @@ class Backbone(nn.Module, ABC):
         return self.encode(self.embed(histograms), state)
 
     def embed(self, histograms: Tensor) -> Tensor:
-        """Pad histograms (B, T, in_channels, H, W) to `img_size` and embed them as stage input (B, T, h, w, C)."""
-        patches = self.embed_patches(pad_to(histograms, self.img_size).flatten(0, 1))
-        return patches.unflatten(0, histograms.shape[:2])
+        """Pad and embed histograms (B, T, in_channels, H, W) as stage input (B, T, h, w, C)."""
+        frames = pad_to(histograms, self.img_size).flatten(0, 1)  # (B * T, in_channels, *img_size)
+        return self.embed_patches(frames).unflatten(0, histograms.shape[:2])
 
     def encode(
         self, tokens: Tensor, state: BackboneState = None
     ) -> tuple[list[Tensor], BackboneState]:
-        """Compute features and state, as `forward` returns them, from the output of `embed`."""
+        """Compute features and state from embedded patches.
+
+        Args:
+            tokens: (B, T, h, w, C), as `embed` returns them.
+            state: as in `forward`.
+
+        Returns:
+            features and state, as `forward` returns them.
+        """
         lanes, segments = tokens.shape[:2]
         # time first: the recurrence reads contiguous memory at each time
-        maps = tokens.transpose(0, 1).flatten(0, 1)
-        features, states = [], []
+        maps = tokens.transpose(0, 1).flatten(0, 1)  # (T * B, h, w, C)
+        features: list[Tensor] = []
+        states: list[tuple[Tensor, Tensor]] = []
         for index, stage in enumerate(self.stage_modules()):
             if not self.channels_last:
-                maps = maps.permute(0, 3, 1, 2)
-            again = self.recompute and torch.is_grad_enabled()
-            maps = checkpoint(stage, maps, use_reentrant=False) if again else stage(maps)
+                maps = maps.permute(0, 3, 1, 2)  # (T * B, C, h, w)
+            if self.recompute and torch.is_grad_enabled():
+                maps = checkpoint(stage, maps, use_reentrant=False)
+            else:
+                maps = stage(maps)
             if not self.channels_last:
-                maps = maps.permute(0, 2, 3, 1)
+                maps = maps.permute(0, 2, 3, 1)  # (T * B, h, w, C)
             if self.recurrent:
                 if state is None:
                     hidden = cell = torch.zeros(lanes, *maps.shape[1:], device=maps.device)
                 else:
-                    hidden, cell = (each.permute(0, 2, 3, 1) for each in state[index])
-                sequence, hidden, cell = self.lstms[index](
-                    maps.unflatten(0, (segments, lanes)), hidden, cell
-                )
+                    hidden = state[index][0].permute(0, 2, 3, 1)  # (B, h, w, C)
+                    cell = state[index][1].permute(0, 2, 3, 1)
+                sequence = maps.unflatten(0, (segments, lanes))  # (T, B, h, w, C)
+                sequence, hidden, cell = self.lstms[index](sequence, hidden, cell)
                 states.append((hidden.permute(0, 3, 1, 2), cell.permute(0, 3, 1, 2)))
                 maps = sequence.flatten(0, 1)
+            # (B, T, C, h, w)
             features.append(maps.unflatten(0, (segments, lanes)).permute(1, 0, 4, 2, 3))
         return features, tuple(states) if self.recurrent else None
 
@@ -159,7 +203,15 @@ class Backbone(nn.Module, ABC):
     def step(
         self, histogram: Tensor, state: BackboneState = None
     ) -> tuple[list[Tensor], BackboneState]:
-        """Features (B, channels[i], h, w) of one segment (B, in_channels, H, W), and the state, without gradients."""
+        """Compute the features of one segment, without gradients.
+
+        Args:
+            histogram: (B, in_channels, H, W) of any dtype, `img_size` or smaller.
+            state: as returned for the previous segment; None at the start.
+
+        Returns:
+            four features (B, channels[i], h, w), and the state.
+        """
         features, state = self(histogram.unsqueeze(1), state)
         return [feature.squeeze(1) for feature in features], state
 
@@ -181,24 +233,38 @@ class ConvLstm(nn.Module):
         self.step_cell: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] = lstm_cell
 
     def forward(self, maps: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Run over maps (T, B, h, w, d) from hidden and cell state (B, h, w, d), of which the latter is float32.
+        """Run over a sequence of maps.
 
-        Returns the hidden states (T, B, h, w, d), and hidden and cell state after the last segment.
+        Args:
+            maps: (T, B, h, w, d).
+            hidden: (B, h, w, d), hidden state before the first segment.
+            cell: (B, h, w, d) float32, cell state before the first segment.
+
+        Returns:
+            the hidden states (T, B, h, w, d), and hidden and cell state after the last segment.
         """
-        of_map, of_hidden = self.gates.weight.flatten(1).split(self.channels, dim=1)
+        map_weight, hidden_weight = self.gates.weight.flatten(1).split(self.channels, dim=1)
         # once; autocast would cast at each segment
-        of_hidden = of_hidden.to(compute_dtype(of_hidden))
+        hidden_weight = hidden_weight.to(compute_dtype(hidden_weight))
         outputs = []
-        for from_map in linear(maps, of_map, self.gates.bias):
-            hidden, cell = self.step_cell(from_map + linear(hidden, of_hidden), cell)
+        for map_gates in linear(maps, map_weight, self.gates.bias):  # (B, h, w, 4 d)
+            hidden, cell = self.step_cell(map_gates + linear(hidden, hidden_weight), cell)
             outputs.append(hidden)
         return torch.stack(outputs), hidden, cell
 
 
-def lstm_cell(sums: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
-    """Hidden and cell state (..., d) of an LSTM, from its gates' sums (..., 4 d) and previous cell state (..., d)."""
+def lstm_cell(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute one step of an LSTM.
+
+    Args:
+        gates: (..., 4 d), gates before their nonlinearity.
+        cell: (..., d), previous cell state.
+
+    Returns:
+        hidden and cell state (..., d).
+    """
     channels = cell.shape[-1]
-    gates, candidate = sums.split((3 * channels, channels), dim=-1)
+    gates, candidate = gates.split((3 * channels, channels), dim=-1)
     forget, write, output = gates.sigmoid().chunk(3, dim=-1)
     cell = forget * cell + write * candidate.tanh()
     return output * cell.tanh(), cell
@@ -212,40 +278,54 @@ def build_backbone(
     in_channels: int | None = None,
     drop_path: float = 0.0,
 ) -> Backbone:
-    """Build a randomly initialised backbone by the name of its architecture; arguments as in `Backbone`."""
-    known = backbones()
-    if backbone not in known:
+    """Build a randomly initialised backbone by the name of its architecture.
+
+    `backbone` is a name such as "swin_tiny"; the other arguments are those of `Backbone`.
+
+    Returns:
+        The backbone, in training mode on the default device.
+
+    Raises:
+        UserError: the name is not registered, or an argument does not fit the architecture.
+    """
+    registered = backbones()
+    if backbone not in registered:
         raise UserError(
-            "backbone", f"unknown value {backbone!r}", f"choose from {', '.join(known)}"
+            "backbone", f"unknown value {backbone!r}", f"choose from {', '.join(registered)}"
         )
-    return known[backbone](backbone, recurrent, bins, img_size, in_channels, drop_path)
+    return registered[backbone](backbone, recurrent, bins, img_size, in_channels, drop_path)
 
 
 def backbones() -> dict[str, type[Backbone]]:
     """Registered backbones by the names of their architectures, in alphabetical order."""
-    found: dict[str, type[Backbone]] = {}
+    by_name: dict[str, type[Backbone]] = {}
     for kind in BACKBONES.module_dict.values():
         for name in kind.variants:
-            if found.setdefault(name, kind) is not kind:
-                what = f"{name!r} is also a variant of {found[name].__name__}"
-                raise UserError(f"{kind.__name__}.variants", what, "choose another name")
-    return dict(sorted(found.items()))
+            if by_name.setdefault(name, kind) is not kind:
+                raise UserError(
+                    f"{kind.__name__}.variants",
+                    f"{name!r} is also a variant of {by_name[name].__name__}",
+                    "choose another name",
+                )
+    return dict(sorted(by_name.items()))
 
 
 def execute(
     model: nn.Module, *, recompute: bool = False, compiled: bool = False, fast: bool = False
 ) -> None:
-    """Choose how `model`, and every backbone in it, is computed; results change by rounding at most.
+    """Choose how every backbone in `model` is computed; results change by rounding at most.
 
     Args:
         model: changed in place.
         recompute: recompute stages in the backward pass instead of storing their activations:
-            bit-identical gradients, less memory, a third more time. Refused with batch
-            normalisation.
+            bit-identical gradients, less memory, a third more time.
         compiled: compile stages and ConvLSTM cells for their shapes; changes the order of sums.
         fast: use operations that are faster on a GPU but change the order of sums: torch's fused
             attention, and channels-last weights of convolutions; see
             `tespec.runs.setup.Setup.fast`.
+
+    Raises:
+        UserError: `recompute` is set and the backbone has batch normalisation.
     """
     for backbone in [module for module in model.modules() if isinstance(module, Backbone)]:
         if recompute and any(isinstance(module, _BatchNorm) for module in backbone.modules()):
@@ -270,7 +350,15 @@ def execute(
 
 
 def resized(backbone: Backbone, img_size: Size) -> Backbone:
-    """Copy `backbone` for another input size (H, W) in px, in the same mode and on the same device."""
+    """Copy a backbone for another input size, in the same mode and on the same device.
+
+    Args:
+        backbone: unchanged.
+        img_size: (H, W) in px, multiples of 32.
+
+    Returns:
+        The copy; its parameters are adapted by `Backbone.resize`.
+    """
     copy = build_backbone(
         backbone.name, backbone.recurrent, backbone.bins, img_size, backbone.in_channels
     )

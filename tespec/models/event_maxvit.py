@@ -1,5 +1,6 @@
 """RVT's recurrent MaxViT for event histograms."""
 
+from collections.abc import Sequence
 from typing import cast
 
 from timm.models.maxxvit import MaxxVitTransformerCfg, PartitionAttentionCl
@@ -10,9 +11,10 @@ from tespec.models.backbone import Backbone
 from tespec.models.layers import STRIDE, compute_dtype
 from tespec.registry import BACKBONES
 
-LAYER_SCALE, EPS = 1e-5, 1e-5  # uzh-rpg/RVT, config/model/maxvit_yolox/default.yaml
+LAYER_SCALE = 1e-5  # uzh-rpg/RVT, config/model/maxvit_yolox/default.yaml
+EPS = 1e-5
 # tokens; larger partitions are halved along both sides, as RVT does for 1Mpx
-LARGEST_PARTITION = 100
+MAX_PARTITION = 100
 # Width of the first stage, and of an attention head.
 VARIANTS = {
     "maxvit_base": (64, 32),  # RVT-B
@@ -21,16 +23,31 @@ VARIANTS = {
 
 
 class Stage(nn.Module):
-    """Overlapping convolution that downsamples, then window and grid attention, channels last."""
+    """Strided overlapping convolution, then window and grid attention, channels last.
+
+    Args:
+        in_channels: channels of the input maps.
+        width: channels of the output maps.
+        stride: stride of the convolution.
+        partition: (rows, columns) of windows and grids in tokens.
+        head_width: channels of an attention head.
+        rates: rates of stochastic depth in window and grid attention.
+    """
 
     def __init__(
-        self, channels: int, width: int, stride: int, partition: Size, head: int, rates: list[float]
+        self,
+        in_channels: int,
+        width: int,
+        stride: int,
+        partition: Size,
+        head_width: int,
+        rates: Sequence[float],
     ) -> None:
         super().__init__()
-        self.reduce = nn.Conv2d(channels, width, 2 * stride - 1, stride, stride - 1, bias=False)
+        self.reduce = nn.Conv2d(in_channels, width, 2 * stride - 1, stride, stride - 1, bias=False)
         self.norm = nn.LayerNorm(width, eps=EPS)
         config = MaxxVitTransformerCfg(
-            dim_head=head,
+            dim_head=head_width,
             window_size=partition,
             rel_pos_type="none",
             init_values=LAYER_SCALE,
@@ -41,49 +58,48 @@ class Stage(nn.Module):
         self.grid = PartitionAttentionCl(width, "grid", config, rates[1])
 
     def forward(self, maps: Tensor) -> Tensor:
-        """Map (N, h, w, C) to (N, h / stride, w / stride, width)."""
+        """Compute maps (N, h / stride, w / stride, width) from maps (N, h, w, in_channels)."""
         reduced = self.reduce(maps.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
         return self.grid(self.window(self.norm(reduced)))
 
 
 @BACKBONES.register_module()
 class EventMaxViT(Backbone):
-    """Gehrig, Scaramuzza, "Recurrent Vision Transformers for Object Detection with Event Cameras" (CVPR 2023).
+    """RVT's MaxViT: a pair of window and grid attention per stage, without position biases.
 
-    One pair of window and grid attention per stage, without position biases. The size of partitions
-    depends on the input: 1/32 of the image along each side, halved for large images. RVT-B has 18.5
-    M parameters with its detector; this backbone, with 20 input channels and ConvLSTMs of 1x1
-    convolutions, has 12,784,768 of them.
+    The size of partitions depends on the input: 1/32 of the image along each side, halved for large
+    images. RVT-B has 18.5 M parameters with its detector; this backbone, with 20 input channels and
+    ConvLSTMs of 1x1 convolutions, has 12,784,768 of them. Source: Gehrig, Scaramuzza, "Recurrent
+    Vision Transformers for Object Detection with Event Cameras" (CVPR 2023).
     """
 
     variants = tuple(VARIANTS)
     stem = "stages.0.reduce.weight"
 
     def build(self, drop_path: float) -> None:
-        width, head = VARIANTS[self.name]
+        width, head_width = VARIANTS[self.name]
         self.channels = (width, 2 * width, 4 * width, 8 * width)
-        widths = (self.in_channels, *self.channels)
         rows, columns = (side // STRIDE for side in self.img_size)
-        if rows * columns > LARGEST_PARTITION:
+        if rows * columns > MAX_PARTITION:
             rows, columns = (side // 2 if side % 2 == 0 else side for side in (rows, columns))
         rates = [drop_path * branch / 7 for branch in range(8)]  # two branches per stage
+        widths = (self.in_channels, *self.channels)
         self.stages = nn.ModuleList(
             Stage(
-                widths[i],
-                widths[i + 1],
-                2 if i else 4,
-                (rows, columns),
-                head,
-                rates[2 * i : 2 * i + 2],
+                widths[index],
+                widths[index + 1],
+                stride=2 if index else 4,
+                partition=(rows, columns),
+                head_width=head_width,
+                rates=rates[2 * index : 2 * index + 2],
             )
-            for i in range(4)
+            for index in range(4)
         )
 
     def embed_patches(self, frames: Tensor) -> Tensor:
-        """Frames with channels last; the first stage embeds their patches."""
-        return frames.to(compute_dtype(cast("Stage", self.stages[0]).reduce.weight)).permute(
-            0, 2, 3, 1
-        )
+        """Move channels of frames (N, in_channels, H, W) last; the first stage embeds patches."""
+        weight = cast("Stage", self.stages[0]).reduce.weight
+        return frames.to(compute_dtype(weight)).permute(0, 2, 3, 1)  # (N, H, W, in_channels)
 
     def stage_modules(self) -> list[nn.Module]:
         return list(self.stages)

@@ -18,7 +18,10 @@ VARIANTS: dict[str, tuple[Any, tuple[int, ...], int]] = {
 
 @BACKBONES.register_module()
 class EventResNet(Backbone):
-    """timm's ResNet on all bins as channels. Batch normalisation averages over the lanes and segments of a step."""
+    """timm's ResNet with the time bins as input channels.
+
+    Batch normalisation averages over the lanes and segments of a step.
+    """
 
     variants = tuple(VARIANTS)
     stem = "resnet.conv1.weight"
@@ -26,17 +29,18 @@ class EventResNet(Backbone):
 
     def build(self, drop_path: float) -> None:
         block, layers, width = VARIANTS[self.name]
-        widths = tuple(width << stage for stage in range(4))
+        widths = (width, 2 * width, 4 * width, 8 * width)
+        self.channels = tuple(block.expansion * planes for planes in widths)
         self.resnet = ResNet(
             block, layers, 0, self.in_channels, channels=widths, drop_path_rate=drop_path
         )
-        self.channels = tuple(each * block.expansion for each in widths)
 
     def embed_patches(self, frames: Tensor) -> Tensor:
-        """Maps (N, h, w, C) of timm's stem, including its pooling."""
+        """Embed frames (N, in_channels, H, W) with timm's stem, which includes pooling."""
         net: Any = self.resnet
         frames = frames.to(compute_dtype(net.conv1.weight))
-        return net.maxpool(net.act1(net.bn1(net.conv1(frames)))).permute(0, 2, 3, 1)
+        maps = net.maxpool(net.act1(net.bn1(net.conv1(frames))))  # (N, C, H / 4, W / 4)
+        return maps.permute(0, 2, 3, 1)  # (N, H / 4, W / 4, C)
 
     def stage_modules(self) -> list[nn.Module]:
         return [getattr(self.resnet, f"layer{number}") for number in (1, 2, 3, 4)]

@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Mapping
-from typing import cast
+from typing import Any
 
 import torch
 from timm.models.swin_transformer import SwinTransformer, SwinTransformerBlock
@@ -21,15 +21,28 @@ VARIANTS = {
     "swin_tiny": (96, (2, 2, 6, 2), (3, 6, 12, 24)),  # Swin-T
     "swin_micro": (24, (2, 2, 2, 2), (1, 2, 4, 8)),  # for CPUs
 }
-TABLE = re.compile(r"swin\.layers\.([0-3])\..*relative_position_bias_table")
+BIAS_TABLE = re.compile(r"swin\.layers\.([0-3])\..*relative_position_bias_table")
 
 
 @BACKBONES.register_module()
 class EventSwin(Backbone):
-    """Swin backbone; the hidden state of stage i's ConvLSTM is both feature i and the input of stage i + 1.
+    """Swin Transformer, by default with a ConvLSTM after each stage; see `Backbone` for arguments.
 
-    The input is counts without normalisation. Windows and their shifts depend on `img_size`: a
-    network built for another size computes another function with the same parameters.
+    The hidden state of stage i's ConvLSTM is both feature i and the input of stage i + 1. The input
+    is counts without normalisation. Windows and their shifts depend on `img_size`: a network built
+    for another size computes another function with the same parameters. Source: Liu et al., "Swin
+    Transformer" (ICCV 2021), in timm's implementation.
+
+    Example:
+        >>> import torch
+        >>> backbone = EventSwin("swin_micro", bins=2, img_size=(64, 96)).eval()
+        >>> histograms = torch.ones(1, 3, 4, 60, 90, dtype=torch.uint8)  # (B, T, 2 * bins, H, W)
+        >>> features, state = backbone(histograms)
+        >>> [tuple(feature.shape) for feature in features[:2]]
+        [(1, 3, 24, 16, 24), (1, 3, 48, 8, 12)]
+        >>> features, state = backbone.step(histograms[:, 0], state)  # one more segment
+        >>> tuple(features[3].shape)
+        (1, 192, 2, 3)
     """
 
     variants = tuple(VARIANTS)
@@ -50,7 +63,7 @@ class EventSwin(Backbone):
             window_size=WINDOW,
             drop_path_rate=drop_path,
         )
-        self.swin.norm = nn.Identity()  # belongs to the classifier, as its head does
+        self.swin.norm = nn.Identity()  # belongs to the classifier, like its head
 
     def stage_modules(self) -> list[nn.Module]:
         return list(self.swin.layers)
@@ -62,14 +75,15 @@ class EventSwin(Backbone):
                 block.dynamic_mask = True
 
     def embed_patches(self, frames: Tensor) -> Tensor:
-        """Tokens (N, h, w, channels[0]) of frames (N, 2 * bins, 4 h, 4 w); each depends only on its own 4x4 px."""
-        embedding = self.swin.patch_embed
-        project, norm = cast("nn.Conv2d", embedding.proj), cast("nn.Module", embedding.norm)
+        """Embed frames (N, in_channels, 4 h, 4 w) as tokens (N, h, w, channels[0]).
+
+        A token depends only on its 4x4 px.
+        """
+        embedding: Any = self.swin.patch_embed
+        dtype = compute_dtype(embedding.proj.weight)
         # Reordering is cheapest while counts are bytes; the tokens are then already channels last.
-        frames = frames.contiguous(memory_format=torch.channels_last).to(
-            compute_dtype(project.weight)
-        )
-        return norm(project(frames).permute(0, 2, 3, 1))
+        frames = frames.contiguous(memory_format=torch.channels_last).to(dtype)
+        return embedding.norm(embedding.proj(frames).permute(0, 2, 3, 1))
 
     def resize(
         self, tensors: Mapping[str, Tensor], built_for: tuple[int, int]
@@ -77,14 +91,21 @@ class EventSwin(Backbone):
         """Interpolate the position bias tables of a state dict to the windows of `img_size`.
 
         A table whose size does not match `built_for` is treated as one of square windows, if
-        possible, or kept.
+        possible; else it stays as it is.
+
+        Args:
+            tensors: state dict of a Swin Transformer.
+            built_for: its input size (H, W) in px.
+
+        Returns:
+            The state dict with resized tables.
         """
         resized = dict(tensors)
         for name, table in tensors.items():
-            found = TABLE.fullmatch(name)
-            if found is None or table.ndim != 2 or not table.is_floating_point():
+            match = BIAS_TABLE.fullmatch(name)
+            if match is None or table.ndim != 2 or not table.is_floating_point():
                 continue
-            old, new = (window_of(size, int(found[1])) for size in (built_for, self.img_size))
+            old, new = (window_of(size, int(match[1])) for size in (built_for, self.img_size))
             side = (math.isqrt(len(table)) + 1) // 2
             for rows, columns in (old, (side, side)):
                 if rows <= WINDOW and (2 * rows - 1) * (2 * columns - 1) == len(table):
@@ -94,7 +115,15 @@ class EventSwin(Backbone):
 
 
 def window_of(img_size: tuple[int, int], stage: int) -> tuple[int, int]:
-    """Size of a stage's windows as (rows, columns) in tokens: 7, or that of the map if smaller (timm)."""
+    """Compute the size of a stage's windows: 7 tokens, or the size of the map if smaller (timm).
+
+    Args:
+        img_size: input size (H, W) in px.
+        stage: 0 to 3.
+
+    Returns:
+        (rows, columns) in tokens.
+    """
     # Not timm's `always_partition`: padding maps of 3x5 tokens to 7x7 makes steps at 160 px 12 to
     # 31 % slower.
     rows, columns = (min(WINDOW, side // (PATCH << stage)) for side in img_size)
@@ -102,12 +131,19 @@ def window_of(img_size: tuple[int, int], stage: int) -> tuple[int, int]:
 
 
 def resize_table(table: Tensor, old: tuple[int, int], new: tuple[int, int]) -> Tensor:
-    """Resize a bias table ((2h-1)(2w-1), heads) of windows `old` (h, w) to windows `new`, bicubically over offsets."""
+    """Resize a position bias table to windows of another size, bicubically over offsets.
+
+    Args:
+        table: ((2h-1)(2w-1), heads) for windows of (h, w) tokens.
+        old: (h, w).
+        new: target (rows, columns) in tokens.
+
+    Returns:
+        ((2 rows - 1)(2 columns - 1), heads); `table` itself if the sizes are equal.
+    """
     if old == new:
         return table
-    rows, columns, wanted_rows, wanted_columns = (2 * side - 1 for side in (*old, *new))
-    offsets = table.float().T.reshape(1, -1, rows, columns)
-    resized = interpolate(
-        offsets, size=(wanted_rows, wanted_columns), mode="bicubic", align_corners=False
-    )
+    maps = table.float().T.reshape(1, -1, 2 * old[0] - 1, 2 * old[1] - 1)  # (1, heads, rows, cols)
+    size = (2 * new[0] - 1, 2 * new[1] - 1)
+    resized = interpolate(maps, size=size, mode="bicubic", align_corners=False)
     return resized.flatten(2)[0].T.contiguous()

@@ -15,11 +15,17 @@ def import_tasks() -> None:
 
 
 def build_task(settings: Finetuning, root: Path, split: str = TEST) -> Task:
-    """Build the task named by the settings on the data in `root`, scored on its split "test" or "val"."""
+    """Build the task named by the settings.
+
+    Args:
+        settings: fine-tuning settings.
+        root: folder of the data.
+        split: scored split, "test" or "val".
+    """
     return find_task(settings)(settings, root, split)
 
 
 def find_task(settings: Finetuning) -> Any:
-    """Class of the task named by the settings."""
+    """Find the class of the task named by the settings."""
     import_tasks()
     return find_registered(TASKS, settings.kind, "kind")

@@ -1,11 +1,10 @@
-"""Base classes of all kinds of task: network, data, batches and evaluation; each kind adds its head and scores."""
+"""Base classes of all tasks: network, data, batches and evaluation."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -43,7 +42,10 @@ if TYPE_CHECKING:
 
 
 class Network(nn.Module, ABC):
-    """A backbone, which returns the features of four stages; subclasses add a head, its losses and its predictions."""
+    """Backbone with the head of a task; subclasses add head, losses and predictions.
+
+    See examples/my_task.py.
+    """
 
     # settings of the training, if the file it was loaded from contains them
     recipe: Mapping[str, Any] | None = None
@@ -65,66 +67,113 @@ class Network(nn.Module, ABC):
 
     @abstractmethod
     def losses(self, features: list[Tensor], batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Losses of a step by name; "loss" is minimised.
+        """Compute the losses of a step.
 
-        Features (B, T, C, h, w) of the four stages are of all segments; the head uses only the
-        labelled ones. The batch is as in `loss`.
+        Args:
+            features: features of the four stages, (B, T, C, h, w), for all segments; the head uses
+                only the labelled ones.
+            batch: as in `loss`.
+
+        Returns:
+            scalars by name; "loss" is minimised.
         """
 
     @abstractmethod
     def outputs(self, features: list[Tensor], size: Sequence[int]) -> Any:
-        """Predict from features (L, C, h, w) of segments, for histograms of `size` (H, W) in px."""
+        """Predict from the features of segments.
+
+        Args:
+            features: features of the four stages, (L, C, h, w).
+            size: (H, W) in px of the histograms.
+
+        Returns:
+            the outputs of L segments, as `Task.read` splits them.
+        """
 
     def answer(self, outputs: Any) -> Any:
-        """Convert the outputs to the prediction that `step` returns; by default they are the same."""
+        """Convert the outputs to the prediction that `step` returns; by default they are equal."""
         return outputs
 
     def loss(
         self, batch: dict[str, Tensor], state: BackboneState
     ) -> tuple[dict[str, Tensor], BackboneState]:
-        """Losses of a step, and the detached state, which is None before the first step.
+        """Compute the losses of a step.
 
-        The batch holds histograms (B, T, 2 * bins, H, W), fresh (B,) bool, label_place (L, 2) int64
-        lane and segment of each label, and the labels as the task collates them.
+        Args:
+            batch: histograms (B, T, 2 * bins, H, W), fresh (B,) bool, label_place (L, 2) int64 lane
+                and segment of the labels, and the labels as the task collates them.
+            state: None before the first step.
+
+        Returns:
+            the losses by name, and the detached state.
         """
         features, state = self.backbone(batch["histograms"], reset(state, batch["fresh"]))
         return self.losses(features, batch), detach(state)
 
     def predict(
-        self, histograms: Tensor, state: BackboneState, label_place: Tensor
+        self, histograms: Tensor, state: BackboneState, label_index: Tensor
     ) -> tuple[Any, BackboneState]:
-        """Outputs for segments of histograms (B, T, 2 * bins, H, W), None if none is selected, and the state.
+        """Predict some segments of a sequence.
 
-        `label_place` holds (L, 2) int64 lane and segment of the selected ones; the state is None at
-        the start.
+        Args:
+            histograms: (B, T, 2 * bins, H, W).
+            state: None at the start.
+            label_index: (L, 2) int64 lane and segment of the selected segments.
+
+        Returns:
+            their outputs, None if none is selected, and the state.
         """
         features, state = self.backbone(histograms, state)
-        if not len(label_place):
+        if not len(label_index):
             return None, state
-        return self.outputs(select_labelled(features, label_place), histograms.shape[-2:]), state
+        return self.outputs(select_labelled(features, label_index), histograms.shape[-2:]), state
 
     @torch.no_grad()
     def step(self, histogram: Tensor, state: BackboneState = None) -> tuple[Any, BackboneState]:
-        """Predict one segment (B, 2 * bins, H, W) of each lane without gradients; return prediction and state."""
+        """Predict one segment of every lane, without gradients.
+
+        Args:
+            histogram: (B, 2 * bins, H, W).
+            state: as returned for the previous segment; None at the start.
+
+        Returns:
+            the prediction and the state.
+        """
         features, state = self.backbone.step(histogram, state)
         return self.answer(self.outputs(features, histogram.shape[-2:])), state
 
 
-def select_labelled(features: Sequence[Tensor], place: Tensor) -> list[Tensor]:
-    """Select features (L, C, h, w) at place (L, 2), lane and segment, from those of all segments (B, T, C, h, w)."""
-    return [feature[place[:, 0], place[:, 1]] for feature in features]
+def select_labelled(features: Sequence[Tensor], index: Tensor) -> list[Tensor]:
+    """Select the features of labelled segments.
+
+    Args:
+        features: (B, T, C, h, w) by stage.
+        index: (L, 2) int64 lane and segment.
+
+    Returns:
+        (L, C, h, w) by stage.
+    """
+    lane, segment = index.unbind(1)
+    return [feature[lane, segment] for feature in features]
 
 
-def dummy_labels(place: Tensor, labels: Tensor, no_label: float) -> tuple[Tensor, Tensor, bool]:
-    """Return places (L, 2) and labels (L, ...) for the head, and whether they are a dummy because this rank has none.
+def dummy_labels(index: Tensor, labels: Tensor, no_label: float) -> tuple[Tensor, Tensor, bool]:
+    """Replace labels by a dummy on a rank that has none.
 
     The head also runs without labels, since it may communicate between ranks and its gradients must
-    be zero, not None: optimizers skip parameters without a gradient. `no_label` is the value of
-    pixels or boxes without a label.
+    be zero, not None: optimizers skip parameters without a gradient.
+
+    Args:
+        index: (L, 2) int64 lane and segment of the labels.
+        labels: (L, ...).
+        no_label: value of pixels or boxes without a label.
+
+    Returns:
+        index and labels for the head, and whether they are a dummy.
     """
-    if len(place):
-        return place, labels, False
-    return place.new_zeros(1, 2), labels.new_full((1, *labels.shape[1:]), no_label), True
+    if len(index):
+        return index, labels, False
+    return index.new_zeros(1, 2), labels.new_full((1, *labels.shape[1:]), no_label), True
 
 
 # Expected kind of labels by collate function; labels for other collate functions are not checked.
@@ -133,15 +182,23 @@ LABEL_KINDS: dict[Any, str] = {
     batches.stack_depths: DEPTH,
     batches.pad_boxes: BOXES,
 }
-NAMED = 80  # recordings listed in one text
+MAX_LISTED = 80  # recordings in one text, since texts of records are bounded
 BOXES_PER_FRAME = 16  # for estimating the cost of a step
 
 
 class Task(ABC):
-    """A kind of task: labelled data, a head on the backbone, scores, and figures; registered in `TASKS`.
+    """A kind of task: labelled data, a head on the backbone, scores, and figures.
 
-    Its data are in `root`; it is scored on the split "test" or "val". docs/extending.md explains
-    how to add one.
+    docs/extending.md explains how to add one and register it in `TASKS`.
+
+    Args:
+        settings: fine-tuning settings.
+        root: folder of the data.
+        split: scored split, "test" or "val".
+
+    Raises:
+        UserError: a setting does not fit the task, or the data are missing, invalid or without
+            anything to learn or score.
     """
 
     # function from a step's labels, each with its lane's augmentation, to tensors
@@ -156,30 +213,31 @@ class Task(ABC):
 
     def __init__(self, settings: Finetuning, root: Path, split: str = TEST) -> None:
         if settings.test_time_augmentation not in self.test_time_augmentations:
-            what = f"{settings.test_time_augmentation!r} is not supported for {settings.kind}"
             raise UserError(
                 "test_time_augmentation",
-                what,
+                f"{settings.test_time_augmentation!r} is not supported for {settings.kind}",
                 f"choose from {', '.join(self.test_time_augmentations)}",
             )
-        if (
-            settings.augmentation.zoom and type(self).collate is batches.stack_depths
-        ):  # it changes sizes, not depths
+        # zooming changes sizes, not depths
+        if settings.augmentation.zoom and type(self).collate is batches.stack_depths:
             raise UserError(
                 "augmentation.zoom", "zoom augmentation is not supported for depth", "set it to 0"
             )
-        if self.head:
-            build(self.head, settings.head, "head")
-        self.settings, self.split = settings, split
+        self.settings = settings
+        self.head_settings: Any = build(self.head, settings.head, "head") if self.head else None
+        self.split = split
         self.dataset = open_dataset(settings, root)
-        pack_missing(files.source for each in (split, TRAIN) for files in self.dataset.files(each))
-        self.train, self.scored = self.dataset.recordings(TRAIN), self.dataset.recordings(split)
-        require_one_size(root, ((each.name, each.region) for each in (*self.train, *self.scored)))
-        self._require_content()
+        pack_missing(files.source for name in (split, TRAIN) for files in self.dataset.files(name))
+        self.train = self.dataset.recordings(TRAIN)
+        self.scored = self.dataset.recordings(split)
+        recordings = (*self.train, *self.scored)
+        require_one_size(root, ((recording.name, recording.region) for recording in recordings))
+        self._require_content(TRAIN, self.learned, self.is_learned)
+        self._require_content(split, self.scored, self.is_scored)
 
     @property
     def learned(self) -> list[LabelledRecording]:
-        """Training recordings with the share of their labels that is used."""
+        """Training recordings with the fraction of their labels that is used."""
         return with_label_fraction(self.train, self.settings.label_fraction)
 
     @property
@@ -189,33 +247,53 @@ class Task(ABC):
 
     @cached_property
     def histogram_spec(self) -> HistogramSpec:
-        """How events become histograms; windows from label to label have the median length of the training's ones."""
+        """How events become histograms; windows from label to label have their median length."""
         lengths = np.concatenate([np.diff(recording.windows) for recording in self.train]) / 1000
         window_ms = self.settings.window_ms or float(np.median(lengths))
         return HistogramSpec.of(self.settings, self.size, window_ms)
 
     def is_learned(self, recording: LabelledRecording, label: int) -> bool:
-        """Whether label number `label` of a recording has `content`; by default true."""
+        """Decide whether a label has anything to learn.
+
+        Args:
+            recording: recording that holds the label.
+            label: its index in the recording.
+
+        Returns:
+            whether it has `content`; by default true.
+        """
         return True
 
     def is_scored(self, recording: LabelledRecording, label: int) -> bool:
-        """Whether label number `label` of a recording counts in the scores; by default `is_learned`."""
+        """Decide whether a label counts in the scores.
+
+        Args:
+            recording: recording that holds the label.
+            label: its index in the recording.
+
+        Returns:
+            by default `is_learned`.
+        """
         return self.is_learned(recording, label)
 
-    def _require_content(self) -> None:
-        """Refuse recordings without a label to learn or score; reads labels up to the first with content."""
-        for split, recordings, counts in (
-            (TRAIN, self.learned, self.is_learned),
-            (self.split, self.scored, self.is_scored),
-        ):
-            labels = [
-                (recording, label)  # its number
-                for recording in recordings
-                for label in range(len(recording.labelled))
-            ]
-            if not any(starmap(counts, labels)):
-                what = f"none of the {len(labels)} labels has {self.content}: {named(recordings)}"
-                raise UserError(f"{split} recordings", what, "give recordings with such labels")
+    def _require_content(
+        self,
+        split: str,
+        recordings: Sequence[LabelledRecording],
+        has_content: Callable[[LabelledRecording, int], bool],
+    ) -> None:
+        """Refuse a split without `content`; reads its labels up to the first that has some."""
+        labels = [
+            (recording, label)  # its index
+            for recording in recordings
+            for label in range(len(recording.labelled))
+        ]
+        if not any(has_content(recording, label) for recording, label in labels):
+            raise UserError(
+                f"{split} recordings",
+                f"none of the {len(labels)} labels has {self.content}: {listed(recordings)}",
+                "give recordings with such labels",
+            )
 
     def model(self) -> Any:
         """Build a randomly initialised backbone and head for histograms of `size`."""
@@ -224,33 +302,67 @@ class Task(ABC):
     @classmethod
     @abstractmethod
     def network(cls, settings: Finetuning, backbone: Backbone) -> Any:
-        """Add a randomly initialised head to `backbone`; needs no data."""
+        """Add a randomly initialised head to a backbone.
+
+        Args:
+            settings: fine-tuning settings; no data are needed.
+            backbone: part of the network, not copied.
+
+        Returns:
+            the `Network`.
+        """
 
     def steps(self, seed: int, shard: Shard = WHOLE) -> batches.StepBatches:
-        """Training batches by step."""
+        """Create the training batches.
+
+        Args:
+            seed: seed of order and augmentation.
+            shard: index and number of the ranks that divide the lanes of a batch.
+
+        Returns:
+            the batches by step.
+        """
         return batches.LabelledBatches(self.learned, self.settings, seed, type(self).collate, shard)
 
     @classmethod
     def blank_batch(
         cls, settings: Finetuning, size: Size, lanes: int, device: torch.device
     ) -> dict[str, Tensor]:
-        """Batch of `lanes` of `size` (H, W) px without events, with the most labels, to estimate the cost of a step."""
-        segments, most = settings.segments, settings.most_labels
-        place = [
-            (lane, segment) for lane in range(lanes) for segment in range(segments - most, segments)
-        ]
-        shape = (lanes, segments, 2 * settings.bins, *size)
+        """Create a batch without events and with the most labels, to estimate the cost of a step.
+
+        Args:
+            settings: fine-tuning settings.
+            size: (H, W) in px of the histograms.
+            lanes: batch size B.
+            device: where the tensors are created.
+
+        Returns:
+            a batch as `Network.loss` takes it.
+        """
+        segments = range(settings.segments - settings.most_labels, settings.segments)
+        index = [(lane, segment) for lane in range(lanes) for segment in segments]
+        shape = (lanes, settings.segments, 2 * settings.bins, *size)
         return {
             "histograms": torch.zeros(shape, dtype=torch.uint8, device=device),
             "fresh": torch.ones(lanes, dtype=torch.bool, device=device),
-            "label_place": torch.tensor(place, dtype=torch.int64, device=device),
-        } | cls.blank_labels(settings, size, len(place), device)
+            "label_place": torch.tensor(index, dtype=torch.int64, device=device),
+        } | cls.blank_labels(settings, size, len(index), device)
 
     @classmethod
     def blank_labels(
         cls, settings: Finetuning, size: Size, count: int, device: torch.device
     ) -> dict[str, Tensor]:
-        """`count` labels as `collate` returns them, for `blank_batch`; a task with its own `collate` overrides this."""
+        """Create labels for `blank_batch`; a task with its own `collate` overrides this.
+
+        Args:
+            settings: fine-tuning settings.
+            size: (H, W) in px of the histograms.
+            count: number of labels.
+            device: where the tensors are created.
+
+        Returns:
+            tensors (count, ...) as `collate` returns them.
+        """
         box = [0.0, size[1] / 4, size[0] / 4, 3 * size[1] / 4, 3 * size[0] / 4]
         labels = {
             batches.stack_masks: {"labels": torch.zeros(1, *size, dtype=torch.uint8)},
@@ -270,24 +382,30 @@ class Task(ABC):
 
     def protocol(self) -> dict[str, str]:
         """Describe the training data, the scored data and the evaluation protocol."""
-        settings, train, state = self.settings, named(self.train), ""
-        described = self.dataset.describe()
+        settings = self.settings
+        train = listed(self.train)
         if settings.label_fraction != 1:
-            learned, every = (
-                sum(len(each.labelled) for each in group) for group in (self.learned, self.train)
+            used = sum(len(recording.labelled) for recording in self.learned)
+            total = sum(len(recording.labelled) for recording in self.train)
+            train += (
+                f"; {used:,} of these {total:,} labels are used for training, "
+                "spread evenly over each recording"
             )
-            train += f"; {learned:,} of these {every:,} labels are used for training, spread evenly over each recording"
+        state = ""
         if settings.recurrent:
-            clip = f"reset at the start of a clip of {settings.segments} windows that ends at the label"
-            carried = "carried through the complete recording"
-            state = f", state {clip if self.histogram_spec.reset else carried}"
+            state = ", state carried through the complete recording"
+            if self.histogram_spec.reset:
+                windows = f"a clip of {settings.segments} windows that ends at the label"
+                state = f", state reset at the start of {windows}"
+        described = self.dataset.describe()
         return {
             TRAIN: train,
-            self.split: named(self.scored),
+            self.split: listed(self.scored),
             **event_corrections((*self.train, *self.scored)),
             **described,
             "events": described["events"] + state,
-            "scored": f"every {self.split} label once; test-time augmentation: {settings.test_time_augmentation}",
+            "scored": f"every {self.split} label once; "
+            f"test-time augmentation: {settings.test_time_augmentation}",
             "histograms": f"{settings.bins} bins, rule {settings.rule}",
         }
 
@@ -297,7 +415,7 @@ class Task(ABC):
 
     @staticmethod
     def read(predictions: Any) -> Sequence[Any]:
-        """Convert a model's predictions to one value per labelled segment for the scorer; tensors become arrays."""
+        """Split a model's outputs into one value per labelled segment; tensors become arrays."""
         if not isinstance(predictions, Tensor):
             return list(predictions)
         require_finite(predictions)
@@ -305,9 +423,14 @@ class Task(ABC):
 
     @staticmethod
     def draw(axis: Axes, label: Any) -> AxesImage | None:
-        """Draw a label, or a prediction converted by `read`, over the events that `axis` shows.
+        """Draw a label, or a prediction converted by `read`.
 
-        Returns the image that needs a colour bar, whose title is the image's label, or None.
+        Args:
+            axis: axis that shows the events.
+            label: label of one segment.
+
+        Returns:
+            the image that needs a colour bar, whose title is the image's label, or None.
         """
         from tespec.pictures import draw_label
 
@@ -317,10 +440,16 @@ class Task(ABC):
     def player(
         cls, settings: Finetuning, model: Any, spec: HistogramSpec, size: Size, device: torch.device
     ) -> Player:
-        """Return the model on `device` as it is scored, for recordings with histograms of `size` (H, W) in px.
+        """Prepare a model as it is scored: on a GPU in the precision of its training, else float32.
 
-        On a GPU it predicts in the precision of its training, on a CPU in float32. Tasks with
-        test-time augmentation override this to wrap the model.
+        Tasks with test-time augmentation override this to wrap the model.
+
+        Args:
+            settings: fine-tuning settings.
+            model: network, on `device`.
+            spec: how its histograms are made.
+            size: (H, W) in px of the histograms.
+            device: where the model is.
         """
         on_gpu = device.type == "cuda"
         half = HALF.get(with_precision(settings.optimisation, device).precision) if on_gpu else None
@@ -329,41 +458,59 @@ class Task(ABC):
     def score(
         self, scorer: Any, predicted: Any, truth: Any, recording: LabelledRecording, label: int
     ) -> None:
-        """Update the scorer with one prediction; `truth` is label number `label` of the recording."""
+        """Update the scorer with one prediction.
+
+        Args:
+            scorer: as created by `scorer`.
+            predicted: a value returned by `read`.
+            truth: the label.
+            recording: recording that holds the label.
+            label: its index in the recording.
+        """
         scorer.update(predicted, truth, recording.name, groups_of(recording, label))
 
     def evaluate(self, model: Any, device: torch.device, workers: int = 0) -> Any:
-        """Score every label of the scored recordings once, divided among the ranks; return the scorer of all.
+        """Score every label of the scored recordings once, divided among the ranks.
 
-        The model is on `device`. `workers` processes load the data, 0 is this one.
+        Args:
+            model: network, on `device`.
+            device: where the model is.
+            workers: number of processes that load the data; 0: this one.
+
+        Returns:
+            the scorer with the frames of all ranks.
         """
         scorer = self.scorer()
         player = self.player(self.settings, model.eval(), self.histogram_spec, self.size, device)
-        every = play(
+        for window in play(
             player,
             self.scored,
             lanes=self.settings.play_lanes,
             shard=(rank(), world_size()),
             workers=workers,
             label="evaluation",
-        )
-        for played in every:
-            self.score(scorer, played.output, played.label, played.recording, played.position)
-        others = all_gather(scorer.state())
-        scorer.merge(state for process, state in enumerate(others) if process != rank())
+        ):
+            self.score(scorer, window.output, window.label, window.recording, window.position)
+        states = all_gather(scorer.state())
+        scorer.merge(state for index, state in enumerate(states) if index != rank())
         return scorer
 
 
 def require_finite(*predictions: Tensor) -> None:
     """Raise `UserError` if a prediction is infinite or NaN."""
-    if not all(each.isfinite().all() for each in predictions):
+    if not all(prediction.isfinite().all() for prediction in predictions):
         raise UserError(
             "the trained model", "predicts infinity or NaN", "lower optimisation.peak_lr"
         )
 
 
 def fresh_backbone(settings: Finetuning, size: tuple[int, int]) -> Backbone:
-    """Build the backbone named by the settings, randomly initialised, for histograms of `size` (H, W) in px."""
+    """Build the backbone named by the settings, randomly initialised.
+
+    Args:
+        settings: fine-tuning settings.
+        size: (H, W) in px of the histograms.
+    """
     return build_backbone(
         settings.backbone,
         settings.recurrent,
@@ -374,23 +521,37 @@ def fresh_backbone(settings: Finetuning, size: tuple[int, int]) -> Backbone:
 
 
 def features_player(backbone: Backbone, spec: HistogramSpec, device: torch.device) -> Player:
-    """Return a backbone on `device` that plays recordings in float32; its outputs are four features (C, h, w)."""
+    """Prepare a backbone for `play` in float32.
+
+    Args:
+        backbone: network, on `device`.
+        spec: how its histograms are made.
+        device: where the backbone is.
+
+    Returns:
+        a player whose output is the four features (C, h, w) of a segment.
+    """
 
     def predict(
-        histograms: Tensor, state: BackboneState, place: Tensor
+        histograms: Tensor, state: BackboneState, index: Tensor
     ) -> tuple[Any, BackboneState]:
         features, state = backbone(histograms, state)
         if not all(stage.isfinite().all() for stage in features):
             raise UserError(
                 "the backbone", "gives features that are infinite or NaN", "use other weights"
             )
-        return zip(*select_labelled(features, place), strict=True), state
+        return zip(*select_labelled(features, index), strict=True), state
 
     return Player(predict, list, spec, device)
 
 
 def open_dataset(settings: Finetuning, root: Path) -> LabelledDataset:
-    """Open the dataset named by the settings in `root`; its labels must be of the kind that the task expects."""
+    """Open the data set named by the settings; its labels must be those that the task expects.
+
+    Args:
+        settings: fine-tuning settings.
+        root: folder of the data.
+    """
     kind = find_registered(DATASETS, settings.dataset, "dataset")
     dataset: LabelledDataset = kind(
         root,
@@ -404,29 +565,34 @@ def open_dataset(settings: Finetuning, root: Path) -> LabelledDataset:
         downsample=settings.downsample,
         protocol=settings.protocol,
     )
-    dataset.label_kind = LABEL_KINDS.get(
-        getattr(TASKS.module_dict.get(settings.kind), "collate", None)
-    )
+    task = TASKS.module_dict.get(settings.kind)
+    dataset.label_kind = LABEL_KINDS.get(getattr(task, "collate", None))
     return dataset
 
 
-def named(recordings: Sequence[LabelledRecording]) -> str:
-    """List recordings with their number of labels; at most the first `NAMED`, since texts of records are bounded."""
-    words = [
-        f"{each.name} ({len(each.labelled)} labels{f', {each.left_out} left out' if each.left_out else ''})"
-        for each in recordings[:NAMED]
-    ]
-    labels = sum(len(recording.labelled) for recording in recordings)
-    more = (
-        f" and {len(recordings) - NAMED:,} more ({labels:,} labels in all)"
-        if len(recordings) > NAMED
-        else ""
+def listed(recordings: Sequence[LabelledRecording]) -> str:
+    """List recordings with their number of labels, at most the first `MAX_LISTED`."""
+    text = ", ".join(
+        f"{recording.name} ({len(recording.labelled)} labels"
+        + (f", {recording.left_out} left out)" if recording.left_out else ")")
+        for recording in recordings[:MAX_LISTED]
     )
-    return ", ".join(words) + more
+    if len(recordings) > MAX_LISTED:
+        n_labels = sum(len(recording.labelled) for recording in recordings)
+        text += f" and {len(recordings) - MAX_LISTED:,} more ({n_labels:,} labels in all)"
+    return text
 
 
 def groups_of(recording: LabelledRecording, label: int) -> tuple[str, ...]:
-    """Groups of a label: "standing" or "moving", if the speed of the camera is known."""
+    """Find the groups of a frame by the speed of the camera.
+
+    Args:
+        recording: recording that holds the label.
+        label: its index in the recording.
+
+    Returns:
+        "standing" or "moving"; nothing if the speed is unknown.
+    """
     if recording.ego_speed is None:
         return ()
     return ("standing",) if recording.ego_speed[label] < STANDING else ("moving",)

@@ -1,4 +1,4 @@
-"""Play a network over recordings: evaluation, probes, pictures of predictions and `tespec.stream` all do it here."""
+"""Run a network over recordings, for evaluation, probes, pictures and `tespec.stream`."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from tespec.training.loading import load_batches
 class Player(NamedTuple):
     """A network with everything that determines its predictions on a recording."""
 
-    # From histograms (B, T, 2*bins, H, W), a state and places (L, 2) int64, lane and segment:
-    # outputs at these places and the next state. The state is None at the start.
+    # From histograms (B, T, 2*bins, H, W), a state and the index (L, 2) int64, lane and segment, of
+    # windows: outputs of these windows and the next state. The state is None at the start.
     predict: Callable[[Tensor, Any, Tensor], tuple[Any, Any]]
-    read: Callable[[Any], Sequence[Any]]  # splits the outputs into one for each place
+    read: Callable[[Any], Sequence[Any]]  # splits the outputs by window
     spec: HistogramSpec
     device: torch.device  # of the network
     half: torch.dtype | None = None  # of autocast; None: float32
 
 
-class Played(NamedTuple):
+class WindowOutput(NamedTuple):
     """Output of a network at the end of one window."""
 
-    recording: Any  # one of the recordings played
+    recording: Any
     # of the window among the chosen ones of its recording: by default, the index of the label
     position: int
     histogram: Tensor  # (2*bins, H, W) uint8 of the window, on the CPU
@@ -52,7 +52,7 @@ def play(
     shard: Shard = WHOLE,
     workers: int = 0,
     label: str = "",
-) -> Iterator[Played]:
+) -> Iterator[WindowOutput]:
     """Yield the network's output for each chosen window once, in the order of `PlayBatches`.
 
     With one lane, that is the order of the recordings and of the windows in them. The state follows
@@ -70,21 +70,22 @@ def play(
         workers: number of processes that load the data; 0: this one.
         label: title of the progress bar; "": none is shown.
     """
-    predict, read, spec, device, half = player
-    batches, state = PlayBatches(spec, recordings, lanes, shard, windows), None
-    pin = device.type == "cuda" and workers != 0
+    device = player.device
+    batches = PlayBatches(player.spec, recordings, lanes, shard, windows)
+    loaded = load_batches(
+        batches, 0, len(batches), workers, pin=device.type == "cuda" and workers != 0
+    )
+    state = None
     with progress(label, "steps") as advance:
-        for step, batch in enumerate(
-            load_batches(batches, 0, len(batches), workers, pin=pin), start=1
-        ):
-            histograms, fresh, places = (each.to(device, non_blocking=True) for each in batch[:3])
-            state = reset(state, fresh)
-            with torch.autocast(device.type, half, enabled=half is not None):
-                outputs, state = predict(histograms, state, places)
-            found = read(outputs) if batch.frames else []
-            frames = zip(batch.frames, batch.place.tolist(), found, batch.labels, strict=True)
+        for step, batch in enumerate(loaded, start=1):
+            histograms = batch.histograms.to(device, non_blocking=True)  # (B, T, 2 * bins, H, W)
+            index = batch.place.to(device, non_blocking=True)  # (L, 2)
+            state = reset(state, batch.fresh.to(device, non_blocking=True))
+            with torch.autocast(device.type, player.half, enabled=player.half is not None):
+                outputs, state = player.predict(histograms, state, index)
+            read = player.read(outputs) if batch.frames else []
+            frames = zip(batch.frames, batch.place.tolist(), read, batch.labels, strict=True)
             for (number, position), (lane, segment), output, truth in frames:
-                yield Played(
-                    recordings[number], position, batch.histograms[lane, segment], output, truth
-                )
+                histogram = batch.histograms[lane, segment]
+                yield WindowOutput(recordings[number], position, histogram, output, truth)
             advance(step, len(batches), "")

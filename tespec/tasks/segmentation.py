@@ -1,4 +1,4 @@
-"""Semantic segmentation: UperNet on the backbone, cross-entropy and Dice loss, mIoU, and test-time augmentation."""
+"""Semantic segmentation: UperNet, cross-entropy and Dice loss, mIoU, test-time augmentation."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -31,8 +31,8 @@ SMOOTH = 1.0
 def dice_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """One minus the Dice coefficient, averaged over the classes, absent ones included.
 
-    Per class it is 1 - (2 sum(p t) + 1) / (sum(p^2 + t^2) + 1) with softmax probabilities p and
-    one-hot labels t; each sum is over the labelled pixels of all frames of all ranks. Source:
+    For a class it is 1 - (2 sum(p t) + 1) / (sum(p^2 + t^2) + 1) with softmax probabilities p and
+    one-hot labels t; sums are over the labelled pixels of all frames of all ranks. Source:
     uzh-rpg/ess, utils/loss_functions.py, `DiceLoss`.
 
     Args:
@@ -43,9 +43,9 @@ def dice_loss(logits: Tensor, labels: Tensor) -> Tensor:
         The loss, a float32 scalar, equal on all ranks.
     """
     classes = logits.shape[1]
-    labels = labels.unsqueeze(1)
+    labels = labels.unsqueeze(1)  # (N, 1, H, W)
     valid = labels != IGNORE
-    target = labels == torch.arange(classes, device=labels.device).view(-1, 1, 1)
+    target = labels == torch.arange(classes, device=labels.device).view(-1, 1, 1)  # one-hot
     probability = logits.float().softmax(dim=1) * valid
     overlap = (probability * target).sum(dim=(0, 2, 3))
     total = (probability.square() + target).sum(dim=(0, 2, 3))
@@ -65,105 +65,131 @@ class SegmentationHead:
 
 
 class SegmentationModel(Network):
-    """Backbone and `mmseg.UPerHead`, trained with the unweighted sum of cross-entropy and Dice loss."""
+    """Backbone and `mmseg.UPerHead`, trained with the sum of cross-entropy and Dice loss."""
 
     def __init__(self, backbone: Backbone, classes: int, settings: SegmentationHead) -> None:
         super().__init__(backbone)
-        self.head = MODELS.build({
-            "type": "mmseg.UPerHead", "num_classes": classes, "channels": settings.channels,
-            "in_channels": list(backbone.channels), "in_index": list(range(len(backbone.channels))),
-            "dropout_ratio": settings.dropout, "norm_cfg": {"type": "mmengine.BN"}, "loss_decode": [],
-        })  # fmt: skip
+        self.head = MODELS.build(
+            {
+                "type": "mmseg.UPerHead",
+                "num_classes": classes,
+                "channels": settings.channels,
+                "in_channels": list(backbone.channels),
+                "in_index": list(range(len(backbone.channels))),
+                "dropout_ratio": settings.dropout,
+                "norm_cfg": {"type": "mmengine.BN"},
+                "loss_decode": [],
+            }
+        )
         # The rest of the head's init_weights(), without logging every tensor.
         nn.init.normal_(self.head.conv_seg.weight, std=0.01)
         nn.init.zeros_(self.head.conv_seg.bias)
 
     def losses(self, features: list[Tensor], batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Losses "loss" and its terms "loss_ce" and "loss_dice"; a step without labels has zero loss.
+        """Compute the losses; labels are (L, H, W) uint8, 255 where unlabelled.
 
-        Labels are (L, H, W) uint8, 255 where unlabelled.
+        Returns:
+            "loss" and its terms "loss_ce" and "loss_dice"; all zero in a step without labels.
         """
-        place, labels, empty = dummy_labels(batch["label_place"], batch["labels"], IGNORE)
+        index, labels, empty = dummy_labels(batch["label_place"], batch["labels"], IGNORE)
         with rank_computes(unlabelled=empty):
-            logits = self.outputs(select_labelled(features, place), labels.shape[-2:])
+            logits = self.outputs(select_labelled(features, index), labels.shape[-2:])
         return self._losses(logits, labels)
 
     @in_fp32
     def _losses(self, logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        inputs, targets = logits, labels.long()
-        if (
-            torch.are_deterministic_algorithms_enabled()
-        ):  # CUDA's loss over maps is not deterministic
-            inputs, targets = logits.movedim(1, -1).flatten(0, -2), targets.flatten()
+        inputs = logits  # (L, classes, H, W)
+        targets = labels.long()  # (L, H, W)
+        # CUDA's loss over maps is not deterministic
+        if torch.are_deterministic_algorithms_enabled():
+            inputs = inputs.movedim(1, -1).flatten(0, -2)  # (L * H * W, classes)
+            targets = targets.flatten()
         ce = cross_entropy(inputs, targets, ignore_index=IGNORE, reduction="sum")
         ce = global_mean(ce, (labels != IGNORE).sum())
         dice = dice_loss(logits, labels)
         return {"loss": ce + dice, "loss_ce": ce, "loss_dice": dice}
 
     def outputs(self, features: list[Tensor], size: Sequence[int]) -> Tensor:
-        """Logits (L, classes, H, W)."""
-        padded = [4 * side for side in features[0].shape[-2:]]  # at stride 4
-        return crop(
-            interpolate(self.head(features).float(), padded, mode="bilinear", align_corners=False),
-            size,
-        )
+        """Predict class logits.
+
+        Returns:
+            (L, classes, H, W).
+        """
+        padded = [4 * side for side in features[0].shape[-2:]]  # px; stage 0 has stride 4
+        logits = self.head(features).float()
+        return crop(interpolate(logits, padded, mode="bilinear", align_corners=False), size)
 
     @staticmethod
     def answer(outputs: Tensor) -> Tensor:
-        """Class (B, H, W) uint8 of each pixel."""
+        """Classes (B, H, W) uint8 of the pixels."""
         return outputs.max(dim=1).indices.to(torch.uint8)  # on a CPU five times as fast as argmax
 
 
 States = tuple[BackboneState, ...]
-# Scales of the views of an image, each with and without mirroring; "ecddp" has those of
+# Scales of the augmentations of an image, with and without mirroring; "ecddp" has those of
 # Yan98/Event-Camera-Data-Dense-Pre-training, eval_seg.py, which first resizes DSEC's 440 rows to
 # 448.
 VIEWS: dict[str, tuple[float, ...]] = {"none": (), "flip": (1.0,), "ecddp": (1.0, 1.5, 2.0)}
 
 
 class AveragedViews:
-    """Test-time augmentation: average the logits of a segmentation network over scaled and mirrored views.
+    """Test-time augmentation: mean logits of a network over scaled and mirrored inputs.
 
-    Histograms of `size` (H, W) px, and the logits back to it, are scaled bilinearly with aligned
-    corners, as in Yan98/Event-Camera-Data-Dense-Pre-training, eval_seg.py. Each view has its own
-    recurrent state; each size has its own backbone with the same weights, and all share the head.
+    Histograms, and the logits back to their size, are scaled bilinearly with aligned corners, as in
+    Yan98/Event-Camera-Data-Dense-Pre-training, eval_seg.py. Every augmentation has a recurrent
+    state; every size has a copy of the backbone, and all use the same head.
+
+    Args:
+        model: the network.
+        scales: scales of the input.
+        size: (H, W) in px of the histograms.
     """
 
     def __init__(self, model: SegmentationModel, scales: Sequence[float], size: Size) -> None:
-        # backbone, size in px, mirrored
-        self._model, self._views = model, list[tuple[Backbone, Size, bool]]()
+        self._model = model
+        self._augmentations: list[tuple[Backbone, Size, bool]] = []  # size in px, mirrored
         for scale in scales:
-            seen = (round(scale * size[0]), round(scale * size[1]))
-            backbone = resized(model.backbone, padded_size(*seen))
-            self._views += [(backbone, seen, mirrored) for mirrored in (False, True)]
+            scaled = (round(scale * size[0]), round(scale * size[1]))
+            backbone = resized(model.backbone, padded_size(*scaled))
+            self._augmentations += [(backbone, scaled, False), (backbone, scaled, True)]
 
     def predict(
-        self, histograms: Tensor, state: States | None, label_place: Tensor
+        self, histograms: Tensor, states: States | None, label_index: Tensor
     ) -> tuple[Tensor | None, States]:
-        """Mean logits (L, classes, H, W) of the segments at label_place (L, 2), lane and segment, and the states."""
-        logits, states = [], []
-        for (backbone, size, mirrored), before in zip(
-            self._views, state or [None] * len(self._views), strict=True
-        ):
-            seen = histograms.flip(-1) if mirrored else histograms
-            if histograms.shape[-2:] != size:
-                frames = seen.flatten(0, 1).float()
-                scaled = interpolate(frames, size=size, mode="bilinear", align_corners=True)
-                seen = scaled.unflatten(0, histograms.shape[:2])
-            features, after = backbone(seen, before)
-            states.append(after)
-            if len(label_place):
-                maps = self._model.outputs(select_labelled(features, label_place), size)
-                maps = interpolate(maps, histograms.shape[-2:], mode="bilinear", align_corners=True)
+        """Predict some segments of a sequence.
+
+        Args:
+            histograms: (B, T, 2 * bins, H, W).
+            states: by augmentation; None at the start.
+            label_index: (L, 2) int64 lane and segment of the selected segments.
+
+        Returns:
+            their mean logits (L, classes, H, W), None if none is selected, and the states.
+        """
+        logits = []
+        new_states = []
+        size = histograms.shape[-2:]
+        for index, (backbone, scaled, mirrored) in enumerate(self._augmentations):
+            inputs = histograms.flip(-1) if mirrored else histograms
+            if size != scaled:
+                frames = inputs.flatten(0, 1).float()
+                frames = interpolate(frames, scaled, mode="bilinear", align_corners=True)
+                inputs = frames.unflatten(0, histograms.shape[:2])
+            features, state = backbone(inputs, states[index] if states else None)
+            new_states.append(state)
+            if len(label_index):
+                maps = self._model.outputs(select_labelled(features, label_index), scaled)
+                maps = interpolate(maps, size, mode="bilinear", align_corners=True)
                 logits.append(maps.flip(-1) if mirrored else maps)
-        return torch.stack(logits).mean(dim=0) if logits else None, tuple(states)
+        return torch.stack(logits).mean(dim=0) if logits else None, tuple(new_states)
 
 
 @TASKS.register_module(name="segmentation")
 class SegmentationTask(Task):
     """Task on a data set with segmentation masks; see `Task`."""
 
-    collate, head = stack_masks, SegmentationHead
+    collate = stack_masks
+    head = SegmentationHead
     content = "a pixel with a class"
     scores: ClassVar = {
         "miou": Score("mIoU ↑", "higher", "%"),
@@ -174,17 +200,16 @@ class SegmentationTask(Task):
 
     @classmethod
     def network(cls, settings: Finetuning, backbone: Backbone) -> SegmentationModel:
-        return SegmentationModel(
-            backbone, len(settings.classes), build(SegmentationHead, settings.head, "head")
-        )
+        head = build(SegmentationHead, settings.head, "head")
+        return SegmentationModel(backbone, len(settings.classes), head)
 
     @classmethod
     def player(
         cls, settings: Finetuning, model: Any, spec: HistogramSpec, size: Size, device: torch.device
     ) -> Player:
         scales = VIEWS[settings.test_time_augmentation]
-        views = AveragedViews(model, scales, size) if scales else model
-        return super().player(settings, views, spec, size, device)
+        augmented = AveragedViews(model, scales, size) if scales else model
+        return super().player(settings, augmented, spec, size, device)
 
     def is_learned(self, recording: LabelledRecording, label: int) -> bool:
         return bool((recording.labels[label] != IGNORE).any())
@@ -194,6 +219,6 @@ class SegmentationTask(Task):
 
     @staticmethod
     def read(predictions: Tensor) -> Sequence[NDArray[np.uint8]]:
-        """Class of each pixel from finite logits (L, classes, H, W)."""
+        """Classes of pixels, (H, W) per segment, from finite logits (L, classes, H, W)."""
         require_finite(predictions)
         return list(SegmentationModel.answer(predictions).cpu().numpy())

@@ -1,4 +1,4 @@
-"""Weights on disk: safetensors written atomically; torch files read only with `weights_only=True`."""
+"""Weights on disk: safetensors written atomically, torch files read with `weights_only=True`."""
 
 import hashlib
 import json
@@ -31,7 +31,7 @@ Channels = Annotated[int, Field(strict=True, ge=1, le=1024)]  # beyond any real 
 
 @dataclass(frozen=True)
 class Architecture:
-    """Fields of a recipe that describe the network of its tensors and its input; others are not validated."""
+    """Fields of a recipe that describe the network and its input; the others are not validated."""
 
     backbone: str | None = None
     recurrent: Flag | None = None
@@ -41,8 +41,8 @@ class Architecture:
     histograms: HistogramSpec | None = None
 
 
-class Unread:
-    """Placeholder for a value that is not needed."""
+class IgnoredObject:
+    """Placeholder for an object of a torch file that is not needed."""
 
     def __init__(self, *_: Any) -> None:
         pass
@@ -52,47 +52,59 @@ class Unread:
 
 # Settings that training scripts save with the weights: read as plain values, without importing
 # their classes.
-NUMPY = ("dtype", "ndarray", *(f"{core}.multiarray.{name}" for core in ("core", "_core")
-                               for name in ("scalar", "_reconstruct")))  # fmt: skip
-HARMLESS: list[Callable[..., Any] | tuple[Callable[..., Any], str]] = [
+NUMPY = [
+    "dtype",
+    "ndarray",
+    "core.multiarray.scalar",
+    "core.multiarray._reconstruct",
+    "_core.multiarray.scalar",
+    "_core.multiarray._reconstruct",
+]
+SAFE_GLOBALS: list[Callable[..., Any] | tuple[Callable[..., Any], str]] = [
     (OrderedDict, "yacs.config.CfgNode"),
     (OrderedDict, "argparse.Namespace"),
-    *((Unread, f"numpy.{name}") for name in NUMPY),
+    *((IgnoredObject, f"numpy.{name}") for name in NUMPY),
 ]
 
 
 def _read_torch(path: Path) -> dict[str, Tensor]:
-    """Read the tensors of a torch file without running its code; raise `UserError` if damaged or with other objects."""
+    """Read the tensors of a torch file without running its code."""
     try:
-        with torch.serialization.safe_globals(HARMLESS), warnings.catch_warnings():
+        with torch.serialization.safe_globals(SAFE_GLOBALS), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch warns if damage looks like an old file
             content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a dozen types, depending on where a damaged file ends
-        found = (
-            re.search(r"GLOBAL (\S+)", str(error))
-            if isinstance(error, pickle.UnpicklingError)
-            else None
-        )
         what = f"not a readable torch file ({type(error).__name__})"
-        if found:
-            what = f"holds more than plain tensors ({found[1]}), and loading it could run code"
+        unsafe = re.search(r"GLOBAL (\S+)", str(error))
+        if unsafe and isinstance(error, pickle.UnpicklingError):
+            what = f"holds more than plain tensors ({unsafe[1]}), and loading it could run code"
         raise UserError(path, what, "copy it again, or export it as safetensors") from error
     while isinstance(content, Mapping):
-        inner = next(
-            (content[key] for key in WRAPPERS if isinstance(content.get(key), Mapping)), None
-        )
-        if inner is None:
+        nested = [content[key] for key in WRAPPERS if isinstance(content.get(key), Mapping)]
+        if not nested:
             return {
-                name: each
-                for name, each in content.items()
-                if isinstance(name, str) and isinstance(each, Tensor)
+                name: value
+                for name, value in content.items()
+                if isinstance(name, str) and isinstance(value, Tensor)
             }
-        content = inner
+        content = nested[0]
     raise UserError(path, "holds no state dict", "give a file of model weights")
 
 
 def write_weights(path: Path, tensors: Mapping[str, Tensor], recipe: Mapping[str, Any]) -> str:
-    """Atomically write tensors and the recipe that made them to a safetensors file, and return its SHA-256."""
+    """Write tensors atomically to a safetensors file.
+
+    Args:
+        path: file to write; its folder is created.
+        tensors: state dict, on any device.
+        recipe: settings that made the tensors, of types that JSON has.
+
+    Returns:
+        the file's SHA-256 in hex.
+
+    Raises:
+        UserError: the file cannot be written.
+    """
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     # A single entry: safetensors writes multiple ones in random order, so equal weights would get
     # different hashes.
@@ -108,7 +120,7 @@ def write_weights(path: Path, tensors: Mapping[str, Tensor], recipe: Mapping[str
 
 
 def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read a file as `read_tensors` does; raise `UserError` for a quantised tensor or values that are not finite."""
+    """Read a file as `read_tensors` does, and refuse quantised tensors and non-finite values."""
     tensors, recipe = read_tensors(path)
     for name, tensor in tensors.items():
         if problem := problem_of(tensor, tensor):
@@ -119,7 +131,15 @@ def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def problem_of(tensor: Tensor | None, target: Tensor) -> str:
-    """Describe why a tensor cannot be loaded into `target` (missing, dtype, shape, or values), "" if it can."""
+    """Describe why a tensor of a file cannot be loaded.
+
+    Args:
+        tensor: None if the file lacks it.
+        target: tensor of the network, which may be on the meta device.
+
+    Returns:
+        the problem with its presence, dtype, shape or values; "" if it can be loaded.
+    """
     if tensor is None:
         return "is missing"
     integers = not (target.is_floating_point() or tensor.is_floating_point() or tensor.is_complex())
@@ -131,51 +151,50 @@ def problem_of(tensor: Tensor | None, target: Tensor) -> str:
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read the tensors of a weights file to the CPU, and its recipe, {} if it was not written by this harness.
+    """Read the tensors and the recipe of a weights file.
 
     Suffix and first bytes determine the file type; tensors of a torch file may be nested under keys
     of `WRAPPERS`.
+
+    Returns:
+        tensors on the CPU by name, and the recipe, {} if the file was not written by this harness.
+
+    Raises:
+        UserError: the file is missing, damaged, without tensors, or could run code.
     """
-    tensors, recipe = (
-        _open_safetensors(path, with_tensors=True)
-        if _is_safetensors(path)
-        else (_read_torch(path), {})
-    )
+    if _is_safetensors(path):
+        tensors, recipe = _open_safetensors(path, with_tensors=True)
+    else:
+        tensors, recipe = _read_torch(path), {}
     if not tensors:
         raise UserError(path, "holds no tensors", "give a file of model weights")
     return tensors, recipe
 
 
 def read_recipe(path: Path) -> dict[str, Any]:
-    """Read the recipe from a file's header alone, {} if there is none; raise `UserError` if that fails."""
+    """Read the recipe from a file's header alone, {} if it has none."""
     return _open_safetensors(path, with_tensors=False)[1] if _is_safetensors(path) else {}
 
 
 def _is_safetensors(path: Path) -> bool:
-    if path.exists() and not path.is_file():  # opening a pipe would wait for a writer
-        raise UserError(path, "is not a regular file", "check the path to the weights")
     try:
         with regular_file(path).open("rb") as file:
             start = file.read(9)
     except OSError as error:
-        what = (
-            "no such weights file"
-            if isinstance(error, FileNotFoundError)
-            else f"cannot be read ({error.strerror})"
-        )
+        is_missing = isinstance(error, FileNotFoundError)
+        what = "no such weights file" if is_missing else f"cannot be read ({error.strerror})"
         raise UserError(path, what, "check the path to the weights") from error
     # Eight bytes of length, then a JSON object; a torch file is a zip archive or a pickle.
-    return path.suffix == ".safetensors" or (
-        start[8:] == b"{" and int.from_bytes(start[:8], "little") < 100_000_000
-    )
+    is_header = start[8:] == b"{" and int.from_bytes(start[:8], "little") < 100_000_000
+    return path.suffix == ".safetensors" or is_header
 
 
 def _open_safetensors(path: Path, with_tensors: bool) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()} if with_tensors else {}  # noqa: SIM118
-        recipe = json.loads(metadata.get(RECIPE_KEY, "{}"))
+            names = file.keys() if with_tensors else ()
+            tensors = {name: file.get_tensor(name) for name in names}
+            recipe = json.loads((file.metadata() or {}).get(RECIPE_KEY, "{}"))
     except (SafetensorError, *UNREADABLE, AttributeError) as error:
         raise UserError(
             path, f"not a readable safetensors file ({error})", "copy or write it again"
@@ -183,19 +202,17 @@ def _open_safetensors(path: Path, with_tensors: bool) -> tuple[dict[str, Tensor]
     if not isinstance(recipe, dict):
         raise UserError(path, "its recipe is not a mapping", "write the file again")
     recipe = renamed(recipe)
-    named = {
-        field.name: recipe[field.name] for field in fields(Architecture) if field.name in recipe
-    }
-    build(Architecture, named, f"{path}: recipe")
+    names = {field.name for field in fields(Architecture)}
+    architecture = {name: value for name, value in recipe.items() if name in names}
+    build(Architecture, architecture, f"{path}: recipe")
     return tensors, recipe
 
 
 def state_sha256(tensors: Mapping[str, Tensor]) -> str:
-    """SHA-256 in hex of the names, shapes, dtypes and values of tensors, independent of the file that holds them."""
+    """SHA-256 in hex of the names, shapes, dtypes and values of tensors, not of their file."""
     digest = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name}|{tuple(tensor.shape)}|{tensor.dtype}\n".encode())
-        digest.update(
-            tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes()
-        )
+        values = tensor.detach().cpu().reshape(-1).contiguous()
+        digest.update(values.view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()

@@ -19,17 +19,18 @@ from tespec.models.backbone import backbones
 
 Rename = tuple[str, str]  # pattern of a full tensor name, and its replacement
 
-BLOCK = r"layers[._]\d+\.blocks\.\d+\.attn\.qkv\.weight"  # in every Swin Transformer
+QKV = r"layers[._]\d+\.blocks\.\d+\.attn\.qkv\.weight"  # in every Swin Transformer
 # A Lightning module holds a model, which holds the encoder; the file may have been saved at any of
 # these levels.
 LEVEL = r"(?:(?:model\.)?encoder\.)?"
-SWIN_STEM, RESNET_STEM = "swin.patch_embed.proj.weight", "resnet.conv1.weight"
-IMAGENET = (224, 224)
-IMAGES = (1, 3)  # channels of an image
+SWIN_STEM = "swin.patch_embed.proj.weight"
+RESNET_STEM = "resnet.conv1.weight"
+IMAGENET_SIZE = (224, 224)  # px
+IMAGE_CHANNELS = (1, 3)
 
 
 def swin_names(prefix: str = "") -> tuple[Rename, ...]:
-    """Renames of a Swin Transformer under a prefix, without its buffers, final norm and classifier."""
+    """Renames of a Swin Transformer under a prefix, without buffers, final norm and classifier."""
     return (
         (
             rf"{prefix}layers[._](\d+)\.(?!.*(?:relative_position_index|attn_mask)$)(.*)",
@@ -50,49 +51,79 @@ class CheckpointFormat:
     renames: tuple[Rename, ...] = swin_names()
     # convolution to repeat over more input channels; None: channels must match
     stem: str | None = SWIN_STEM
-    sensor: tuple[int, int] | None = IMAGENET  # training resolution (rows, columns) in px
+    sensor: tuple[int, int] | None = IMAGENET_SIZE  # training resolution (rows, columns) in px
     has_lstms: bool | None = False  # None: the recipe in the file tells
     data: str = ""  # pre-training data set, as named in tables; "" if unknown
 
 
-OWN = CheckpointFormat(
-    "tespec", "weights written by this harness",
-    (r"(swin\.layers\.|swin\.patch_embed\.|resnet\.|stages\.0\.reduce\.).*",),
-    ((r"((swin|lstms|resnet|stages)\..*)", r"\1"),),
-    stem=None, sensor=None, has_lstms=None,
-)  # fmt: skip
-RELEASE_NAMES = (
-    *swin_names(rf"{LEVEL}pure_backbone\."),
-    # The gates are in the order of `tespec.models.backbone.ConvLstm`: forget, input, output, cell
-    # input.
-    (rf"{LEVEL}lstm_blocks\.(\d+)\.conv1x1\.(.*)", r"lstms.\1.gates.\2"),
-    (rf"{LEVEL}lstm_blocks\.(.*)", r"lstms.\1"),
+TESPEC = CheckpointFormat(
+    "tespec",
+    "weights written by this harness",
+    marks=(r"(swin\.layers\.|swin\.patch_embed\.|resnet\.|stages\.0\.reduce\.).*",),
+    renames=((r"((swin|lstms|resnet|stages)\..*)", r"\1"),),
+    stem=None,
+    sensor=None,
+    has_lstms=None,
 )
-ENCODER = swin_names(r"encoder\.")
 # The first match applies, so Swins under a prefix come before bare ones.
 FORMATS = (
-    OWN,
-    CheckpointFormat("tespec-release", "TESPEC's released encoder", (rf"{LEVEL}pure_backbone\.{BLOCK}",), RELEASE_NAMES,
-                     stem=None, sensor=(360, 640), has_lstms=True, data="1Mpx"),
-    CheckpointFormat("moby", "MoBY's online encoder, a Swin Transformer",
-                     (rf"encoder\.{BLOCK}", r"(encoder_k\.|projector\.|projector_k\.|predictor\.|queue).*"), ENCODER,
-                     data="ImageNet-1k"),
+    TESPEC,
+    CheckpointFormat(
+        "tespec-release",
+        "TESPEC's released encoder",
+        marks=(rf"{LEVEL}pure_backbone\.{QKV}",),
+        renames=(
+            *swin_names(rf"{LEVEL}pure_backbone\."),
+            # The order of the gates is that of `tespec.models.backbone.ConvLstm`.
+            (rf"{LEVEL}lstm_blocks\.(\d+)\.conv1x1\.(.*)", r"lstms.\1.gates.\2"),
+            (rf"{LEVEL}lstm_blocks\.(.*)", r"lstms.\1"),
+        ),
+        stem=None,
+        sensor=(360, 640),
+        has_lstms=True,
+        data="1Mpx",
+    ),
+    CheckpointFormat(
+        "moby",
+        "MoBY's online encoder, a Swin Transformer",
+        marks=(
+            rf"encoder\.{QKV}",
+            r"(encoder_k\.|projector\.|projector_k\.|predictor\.|queue).*",
+        ),
+        renames=swin_names(r"encoder\."),
+        data="ImageNet-1k",
+    ),
     # The authors fine-tune the student (load_teacher: false) without its patch embedding of 6
     # channels. Here it is repeated over more channels, as in TESPEC's comparison. The size is
     # img_size in config/pretrain/swin_small.yml.
-    CheckpointFormat("ecddp", "ECDDP's student, a Swin Transformer", (rf"student\.backbone\.{BLOCK}",),
-                     swin_names(r"student\.backbone\."), sensor=(192, 192), data="E-TartanAir"),
-    CheckpointFormat("swin-microsoft", "Swin Transformer with tensor names of Microsoft or timm before 0.8",
-                     (BLOCK, r"layers\.0\.downsample\..*")),
-    CheckpointFormat("swin-timm", "Swin Transformer with tensor names of timm since 0.8", (BLOCK,)),
-    # The last bottleneck's third convolution, which ResNet-18 and -34 lack.
-    CheckpointFormat("resnet50", "ResNet-50 with tensor names of torchvision",
-                     ("conv1.weight", r"layer4\.2\.conv3\.weight"),
-                     ((r"(?!fc\.)(.*)", r"resnet.\1"),), stem=RESNET_STEM),
-)  # fmt: skip
+    CheckpointFormat(
+        "ecddp",
+        "ECDDP's student, a Swin Transformer",
+        marks=(rf"student\.backbone\.{QKV}",),
+        renames=swin_names(r"student\.backbone\."),
+        sensor=(192, 192),
+        data="E-TartanAir",
+    ),
+    CheckpointFormat(
+        "swin-microsoft",
+        "Swin Transformer with tensor names of Microsoft or timm before 0.8",
+        marks=(QKV, r"layers\.0\.downsample\..*"),
+    ),
+    CheckpointFormat(
+        "swin-timm", "Swin Transformer with tensor names of timm since 0.8", marks=(QKV,)
+    ),
+    CheckpointFormat(
+        "resnet50",
+        "ResNet-50 with tensor names of torchvision",
+        # the last bottleneck's third convolution, which ResNet-18 and -34 lack
+        marks=("conv1.weight", r"layer4\.2\.conv3\.weight"),
+        renames=((r"(?!fc\.)(.*)", r"resnet.\1"),),
+        stem=RESNET_STEM,
+    ),
+)
 
 # Unsupported networks: a pattern of a tensor name, and a description of the file.
-VIT = r"blocks\.\d+\.attn\.qkv\.weight"
+VIT_QKV = r"blocks\.\d+\.attn\.qkv\.weight"
 SWAPPED = "; the links of DeiT-S and Swin-T in MoBY's README are swapped"
 UNSUPPORTED = (
     (
@@ -101,19 +132,19 @@ UNSUPPORTED = (
     ),
     (r"(.*\.)?temporal_block\d\..*", "is STP's stem for a frozen image network, not a backbone"),
     (
-        rf"encoder\.{BLOCK}",
+        rf"encoder\.{QKV}",
         "holds a Swin Transformer as its encoder, but no key that identifies the method",
     ),
     (r"(.*\.)?event_head\.weight", "is ECDP's ViT-S, not its ResNet-50"),
-    (rf"encoder\.{VIT}", f"is MoBY's DeiT-S{SWAPPED}"),
+    (rf"encoder\.{VIT_QKV}", f"is MoBY's DeiT-S{SWAPPED}"),
     (
         r"rel_pos_bias\.relative_position_bias_table|blocks\.\d+\.attn\.q_bias",
         "is the ViT of MEM or BEiT",
     ),
     (r"codebook\.weight", "is MEM's tokenizer, an autoencoder, not a backbone"),
-    (rf"(.*\.)?(event|rgb)_{VIT}", "is CM3AE's pair of ViTs for events and frames"),
+    (rf"(.*\.)?(event|rgb)_{VIT_QKV}", "is CM3AE's pair of ViTs for events and frames"),
     (
-        rf"(?!.*layers[._]\d)(.*\.)?{VIT}",
+        rf"(?!.*layers[._]\d)(.*\.)?{VIT_QKV}",
         f"is a vision transformer without stages (ViT, DeiT){SWAPPED}",
     ),
     (r".*\.attn\.w_msa\..*", "is OpenMMLab's Swin Transformer, whose channel order differs"),
@@ -134,25 +165,37 @@ class Converted(NamedTuple):
 def convert(
     tensors: Mapping[str, Tensor], channels: int, *, where: object, recipe: Mapping[str, Any] = {}
 ) -> Converted:
-    """Rename the tensors of a checkpoint, and repeat its first convolution if it was trained on images.
+    """Rename the tensors of a checkpoint to those of a backbone.
 
-    `channels` are the inputs of the target network, 2 * bins. If the file's `recipe` names a
-    backbone of this harness, tensor names are kept. `where` is the file, for errors.
+    The first convolution is repeated over more input channels if it was trained on images. If the
+    recipe names a backbone of this harness, tensor names stay as they are.
+
+    Args:
+        tensors: tensors of the file.
+        channels: inputs of the target network, 2 * bins.
+        where: file that errors name.
+        recipe: recipe of the file.
+
+    Raises:
+        UserError: the format is unknown or unsupported, the naming is ambiguous, or the file is a
+            fine-tuned network.
     """
     if "kind" in recipe:
         what = f"holds a fine-tuned network with a {str(recipe['kind'])[:40]} head"
         raise UserError(where, what, "give the backbone.safetensors of a pre-training")
     if "backbone" in recipe:
-        converted, kind = Converted(OWN, dict(tensors)), backbones().get(recipe["backbone"])
-        stem = kind.stem if kind and recipe.get("in_channels") in IMAGES else None
+        converted = Converted(TESPEC, dict(tensors))
+        kind = backbones().get(recipe["backbone"])
+        stem = kind.stem if kind and recipe.get("in_channels") in IMAGE_CHANNELS else None
     else:
-        tensors, found = recognise(tensors)
-        if found is None:
+        tensors, checkpoint_format = recognise(tensors)
+        if checkpoint_format is None:
             unknown = f"has an unknown format (the first tensor is {next(iter(tensors))!r})"
             what = next((what for pattern, what in UNSUPPORTED if _has(tensors, pattern)), unknown)
             raise UserError(where, what, "use a checkpoint in a format listed in docs/weights.md")
-        converted, stem = _rename(tensors, found, where), found.stem
-    kernel = converted.tensors.get(stem or "")
+        converted = _rename(tensors, checkpoint_format, where)
+        stem = checkpoint_format.stem
+    kernel = converted.tensors.get(stem or "")  # (out_channels, in_channels, h, w)
     if stem is None or kernel is None or kernel.ndim != 4 or kernel.shape[1] >= channels:
         return converted
     # Not scaled down: the paper does not mention a scale (appendix C, "Recurrent Backbone").
@@ -163,60 +206,69 @@ def convert(
 def recognise(
     tensors: Mapping[str, Tensor],
 ) -> tuple[Mapping[str, Tensor], CheckpointFormat | None]:
-    """Strip the prefix of torch's data parallelism from tensor names; return tensors and format, None if unknown."""
+    """Recognise the format of a checkpoint by the names of its tensors.
+
+    Returns:
+        the tensors without the prefix of torch's data parallelism, and the format, None if unknown.
+    """
     if all(name.startswith("module.") for name in tensors):
         tensors = {name.removeprefix("module."): tensor for name, tensor in tensors.items()}
-    return tensors, next(
-        (each for each in FORMATS if all(_has(tensors, mark) for mark in each.marks)), None
-    )
+    matching = (known for known in FORMATS if all(_has(tensors, mark) for mark in known.marks))
+    return tensors, next(matching, None)
 
 
 def _has(names: Iterable[str], pattern: str) -> bool:
     return any(re.fullmatch(pattern, name, re.DOTALL) for name in names)
 
 
-def _rename(tensors: Mapping[str, Tensor], found: CheckpointFormat, where: object) -> Converted:
-    kept: dict[str, Tensor] = {}
+def _rename(
+    tensors: Mapping[str, Tensor], checkpoint_format: CheckpointFormat, where: object
+) -> Converted:
+    converted: dict[str, Tensor] = {}
     unused = []
     for name, tensor in tensors.items():
-        matches = ((re.fullmatch(pattern, name, re.DOTALL), new) for pattern, new in found.renames)
-        own = next((match.expand(new) for match, new in matches if match), None)
-        if own is None:
+        matches = (
+            (re.fullmatch(pattern, name, re.DOTALL), new)
+            for pattern, new in checkpoint_format.renames
+        )
+        new_name = next((match.expand(new) for match, new in matches if match), None)
+        if new_name is None:
             unused.append(name)
-        elif own in kept:
-            raise UserError(
-                where, f"holds {own} twice, under two names", "use the file as published"
-            )
+        elif new_name in converted:
+            what = f"holds {new_name} twice, under two names"
+            raise UserError(where, what, "use the file as published")
         else:
-            kept[own] = tensor
-    if found.stem == RESNET_STEM:
+            converted[new_name] = tensor
+    if checkpoint_format.stem == RESNET_STEM:
         # Files from before torch 0.4.1 lack these counters; torch sets them to 0.
-        for name in [name for name in kept if name.endswith("running_mean")]:
-            kept.setdefault(
-                name.replace("running_mean", "num_batches_tracked"),
-                torch.zeros((), dtype=torch.int64),
-            )
-    elif found is not OWN:
-        kept = _downsample_at_start(kept, where)
-    starts = Counter(name.partition(".")[0] for name in unused)
-    shown = (name if starts[start] <= 4 else f"{start}.* ({starts[start]})"
-             for name in sorted(unused) for start in [name.partition(".")[0]])  # fmt: skip
-    return Converted(found, kept, tuple(dict.fromkeys(shown)))
+        for name in [name for name in converted if name.endswith("running_mean")]:
+            counter = name.replace("running_mean", "num_batches_tracked")
+            converted.setdefault(counter, torch.zeros((), dtype=torch.int64))
+    elif checkpoint_format is not TESPEC:
+        converted = _downsample_at_start(converted, where)
+    parts = [name.partition(".")[0] for name in sorted(unused)]
+    counts = Counter(parts)
+    entries = [
+        name if counts[part] <= 4 else f"{part}.* ({counts[part]})"
+        for name, part in zip(sorted(unused), parts, strict=True)
+    ]
+    return Converted(checkpoint_format, converted, tuple(dict.fromkeys(entries)))
 
 
 def _downsample_at_start(tensors: dict[str, Tensor], where: object) -> dict[str, Tensor]:
-    """Rename downsampling at the end of stages 0 to 2 (Microsoft) to the start of stages 1 to 3 (timm since 0.8).
+    """Rename downsampling at the end of a stage (Microsoft) to the start of the next (timm 0.8).
 
     The classifier does not identify the naming, because files of both may lack it.
     """
     pattern = re.compile(r"(?<=^swin\.layers\.)\d+(?=\.downsample\.)")
-    stages = {found[0] for name in tensors if (found := pattern.search(name))}
+    stages = {match[0] for match in map(pattern.search, tensors) if match}
     if ("0" in stages) == ("3" in stages):
-        what = f"holds {'both' if '0' in stages else 'neither'} of layers.0.downsample and layers.3.downsample"
+        count = "both" if "0" in stages else "neither"
+        what = f"holds {count} of layers.0.downsample and layers.3.downsample"
         raise UserError(where, f"{what}, so its naming is ambiguous", "use the file as published")
     if "3" in stages:
         return tensors
     return {
-        pattern.sub(lambda found: str(int(found[0]) + 1), name): each
-        for name, each in tensors.items()
+        pattern.sub(lambda match: str(int(match[0]) + 1), name): tensor
+        for name, tensor in tensors.items()
     }

@@ -41,14 +41,14 @@ def scorer_of(*frames, filters=ALL, names=NAMES):
 
 
 def random_boxes(rng, count, classes):
-    """Random boxes with integer sides and few distinct scores, so ties are common; some reach beyond the image."""
+    """Random boxes with integer sides and few distinct scores, so ties are common."""
     begin = rng.integers(-3, 8, (count, 2))
     corners = np.concatenate([begin, begin + rng.integers(1, 9, (count, 2))], axis=1).astype(float)
     return make_boxes(corners, rng.integers(0, classes, count), rng.integers(0, 5, count) / 4)
 
 
 def random_frames(seed, count, classes=3, most=15):
-    """Random frames of three recordings, sorted by recording and time; at least one has ground truth."""
+    """Random sorted frames of three recordings; at least one has ground truth."""
     rng = np.random.default_rng(seed)
     made = []
     for number in range(1, count + 1):
@@ -63,7 +63,7 @@ def random_frames(seed, count, classes=3, most=15):
 
 
 def by_pycocotools(frames, classes):
-    """Scores in percent of frames with ground truth by pycocotools' defaults, and AP per class with ground truth."""
+    """Scores in percent, and AP of the classes with ground truth, by pycocotools' defaults."""
     scored = [frame for frame in frames if len(frame.truth.label)]
 
     def coco(labels):
@@ -71,8 +71,17 @@ def by_pycocotools(frames, classes):
         for image, boxes in enumerate(labels):
             for (left, top, right, bottom), label, score in zip(*boxes, strict=True):
                 box = [left, top, right - left, bottom - top]
-                annotations.append({"id": len(annotations) + 1, "image_id": image, "category_id": label, "bbox": box,
-                                    "area": box[2] * box[3], "score": score, "iscrowd": 0})  # fmt: skip
+                annotations.append(
+                    {
+                        "id": len(annotations) + 1,
+                        "image_id": image,
+                        "category_id": label,
+                        "bbox": box,
+                        "area": box[2] * box[3],
+                        "score": score,
+                        "iscrowd": 0,
+                    }
+                )
         images, categories = (
             [{"id": number} for number in range(count)] for count in (len(labels), classes)
         )
@@ -91,7 +100,7 @@ def by_pycocotools(frames, classes):
     # all areas, at most 100 boxes
     of_class = evaluation.eval["precision"][:, :, :, 0, -1].mean(axis=(0, 1))
     return dict(zip(("map", "ap50", "ap75"), 100 * evaluation.stats[:3], strict=True)) | {
-        "classes": {number: 100 * each for number, each in enumerate(of_class) if each >= 0}
+        "classes": {number: 100 * ap for number, ap in enumerate(of_class) if ap >= 0}
     }
 
 
@@ -103,18 +112,19 @@ def by_pycocotools(frames, classes):
     st.sampled_from([3, 15, 120]),
 )
 def test_scores_are_those_of_pycocotools(seed, count, classes, most):
-    """Covers tied scores and overlaps, boxes of any area, more than 100 boxes, and frames without boxes."""
+    """Tied scores and overlaps, any area, more than 100 boxes, and frames without boxes."""
     frames, names = random_frames(seed, count, classes, most), NAMES[:classes]
     scores, expected = scorer_of(*frames, names=names).overall(), by_pycocotools(frames, classes)
-    of_class = {names.index(name): each for name, each in scores.classes.items()}
+    of_class = {names.index(name): ap for name, ap in scores.classes.items()}
     assert scores.metrics() | {"classes": of_class} == {
-        name: pytest.approx(each) for name, each in expected.items()
+        name: pytest.approx(score) for name, score in expected.items()
     }
 
 
 def test_means_over_fewer_classes_say_so():
     frames = [
-        each._replace(truth=each.truth.keep(each.truth.label != 1)) for each in random_frames(3, 30)
+        frame._replace(truth=frame.truth.keep(frame.truth.label != 1))
+        for frame in random_frames(3, 30)
     ]
     scorer = scorer_of(*frames)
     assert list(scorer.overall().classes) == ["car", "two-wheeler"]
@@ -133,15 +143,15 @@ def test_means_over_fewer_classes_say_so():
 )
 def test_frames_shared_out_in_any_way_give_the_same_scores(seed, owners, random):
     frames = random_frames(seed, 20)
-    whole, merged = scorer_of(*frames), scorer_of()
+    single, merged = scorer_of(*frames), scorer_of()
     for owner in range(4):
-        share = [frame for frame, each in zip(frames, owners, strict=True) if each == owner]
-        random.shuffle(share)
-        merged.merge([scorer_of(*share).state()])
-    assert (merged.overall(), merged.definition()) == (whole.overall(), whole.definition())
+        part = [frame for frame, assigned in zip(frames, owners, strict=True) if assigned == owner]
+        random.shuffle(part)
+        merged.merge([scorer_of(*part).state()])
+    assert (merged.overall(), merged.definition()) == (single.overall(), single.definition())
     for kind, member in (("recording", lambda f: (f.recording,)), ("group", lambda f: f.groups)):
-        assert merged.by(kind) == whole.by(kind)
-        for name, scores in whole.by(kind).items():
+        assert merged.by(kind) == single.by(kind)
+        for name, scores in single.by(kind).items():
             assert scores == scorer_of(*(f for f in frames if name in member(f))).overall()
 
 
@@ -167,24 +177,25 @@ def test_only_frames_with_ground_truth_after_the_filters_count():
         assert empty.by("recording") == {}
 
 
-@given(
-    st.lists(st.tuples(st.floats(-20, 300), st.floats(-20, 240), *[st.sampled_from([
-        0, 9.9995, 9.999999, 10, 10.0005, 17.9, 18, 23.9995, 24, 29.9999, 30, 40])] * 2), max_size=12),
-    st.sampled_from([(30, 10), (15, 5), (0, 0)]),
-)  # fmt: skip
-def test_sizes_at_the_limits_are_decided_in_float32_as_the_protocol_decides(places, limits):
-    found = boxes(*((x, y, x + w, y + h) for x, y, w, h in places))
-    kept = []
-    for left, top, right, bottom in found.corners:
-        width, height = np.float32(right - left), np.float32(bottom - top)
+SIDES = [0, 9.9995, 9.999999, 10, 10.0005, 17.9, 18, 23.9995, 24, 29.9999, 30, 40]
+X_Y_W_H = st.tuples(st.floats(-20, 300), st.floats(-20, 240), *[st.sampled_from(SIDES)] * 2)
+
+
+@given(st.lists(X_Y_W_H, max_size=12), st.sampled_from([(30, 10), (15, 5), (0, 0)]))
+def test_sizes_at_the_limits_are_decided_in_float32_as_the_protocol_decides(sizes, limits):
+    candidates = boxes(*((x, y, x + w, y + h) for x, y, w, h in sizes))
+    expected = []
+    for left, top, right, bottom in candidates.corners:
+        width = np.float32(right - left)
+        height = np.float32(bottom - top)
         diagonal = np.float32(width * width) + np.float32(height * height)
-        kept.append(
+        expected.append(
             min(width, height) >= limits[1]
             and diagonal >= limits[0] ** 2
             and width > 0
             and height > 0
         )
-    assert BoxFilter(*limits).keeps(found).tolist() == kept
+    assert BoxFilter(*limits).keeps(candidates).tolist() == expected
 
 
 @pytest.mark.parametrize(

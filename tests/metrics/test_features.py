@@ -13,30 +13,28 @@ from tespec.metrics.features import (
 from tespec.runs.references import patch_classes
 
 
-def kept(limit, batches):
-    """Batch, frame, row and column of the places in the reservoir."""
-    places, grid = (
-        FeatureReservoir(limit),
-        torch.meshgrid(*map(torch.arange, (2, 6, 10)), indexing="ij"),
-    )
+def sampled(limit, batches):
+    """Batch, frame, row and column of the positions in the reservoir."""
+    reservoir = FeatureReservoir(limit)
+    grid = torch.meshgrid(*map(torch.arange, (2, 6, 10)), indexing="ij")
     for batch in range(batches):
-        places.add(torch.stack([torch.full_like(grid[0], batch), *grid], dim=1)[None].float())
-        assert len(places.features) <= limit
-    return places.features.long()
+        reservoir.add(torch.stack([torch.full_like(grid[0], batch), *grid], dim=1)[None].float())
+        assert len(reservoir.features) <= limit
+    return reservoir.features.long()
 
 
 def test_a_uniform_sample_of_all_places_the_same_for_every_run():
-    first = kept(600, 50)
-    assert torch.equal(first, kept(600, 50))
+    first = sampled(600, 50)
+    assert torch.equal(first, sampled(600, 50))
     assert len(first.unique(dim=0)) == 600
-    # On average 12 places per batch, 300 per frame, 100 per row and 60 per column: each within 4
+    # On average 12 positions per batch, 300 per frame, 100 per row and 60 per column: all within 4
     # standard deviations.
     for axis, count in enumerate((50, 2, 6, 10)):
-        share = 600 / count
-        found = torch.bincount(first[:, axis], minlength=count)
-        assert (found - share).abs().max() < 4 * (share * (1 - 1 / count)) ** 0.5
-    # After more batches, the kept places of the earlier ones are a subset of those kept before.
-    longer = kept(600, 80)
+        expected = 600 / count
+        counts = torch.bincount(first[:, axis], minlength=count)
+        assert (counts - expected).abs().max() < 4 * (expected * (1 - 1 / count)) ** 0.5
+    # After more batches, the positions of the earlier ones are a subset of those before.
+    longer = sampled(600, 80)
     assert {tuple(row) for row in longer[longer[:, 0] < 50].tolist()} < {
         tuple(row) for row in first.tolist()
     }

@@ -4,7 +4,7 @@ import pytest
 from tespec.core.boxes import make_boxes
 from tespec.core.errors import UserError
 from tespec.metrics import priors
-from tespec.metrics.priors import MOST, box_prior, class_prior, depth_prior
+from tespec.metrics.priors import MAX_BOXES, box_prior, class_prior, depth_prior
 
 
 def test_the_most_frequent_class_of_each_pixel_wins():
@@ -29,22 +29,22 @@ def test_depth_is_the_median_in_range_of_each_pixel_or_of_all_by_blocks_of_any_s
     expected = np.nanmedian(np.delete(known, 3, 1), axis=0)
     for block in (1, 30 * 5 * 2, priors.BLOCK):
         monkeypatch.setattr(priors, "BLOCK", block)
-        found = depth_prior(list(maps), 1.978, 80)
-        assert np.array_equal(np.delete(found, 3, 0), expected)
-        assert (found[3] == np.nanmedian(known)).all()
+        prior = depth_prior(list(maps), 1.978, 80)
+        assert np.array_equal(np.delete(prior, 3, 0), expected)
+        assert (prior[3] == np.nanmedian(known)).all()
 
 
 def test_common_boxes_come_first_with_the_share_of_frames_as_their_score():
     often = make_boxes(np.array([[10.0, 10, 30, 30]]), np.array([1]))
     moved = make_boxes(np.array([[11.0, 10, 31, 30], [60, 60, 70, 80]]), np.array([1, 0]))
-    found = box_prior([often, moved, make_boxes(np.empty((0, 4)), np.empty(0, int))])
-    assert found.label.tolist() == [1, 0]
-    assert found.corners[0].tolist() == [10.5, 10, 30.5, 30]
-    assert found.score.tolist() == pytest.approx([2 / 3, 1 / 3])
+    prior = box_prior([often, moved, make_boxes(np.empty((0, 4)), np.empty(0, int))])
+    assert prior.label.tolist() == [1, 0]
+    assert prior.corners[0].tolist() == [10.5, 10, 30.5, 30]
+    assert prior.score.tolist() == pytest.approx([2 / 3, 1 / 3])
     many = make_boxes(
         np.array([[10.0 * x, 0, 10 * x + 8, 8] for x in range(150)]), np.zeros(150, int)
     )
-    assert len(box_prior([many]).label) == MOST
+    assert len(box_prior([many]).label) == MAX_BOXES
 
 
 @pytest.mark.parametrize(

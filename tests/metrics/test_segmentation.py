@@ -17,23 +17,24 @@ LABELS = st_numpy.arrays(np.uint8, (3, 7, 9), elements=st.sampled_from([*range(C
 
 
 def scores_of_mmseg(predicted, labels):
-    """The three scores in percent and the IoU of each class; a class without labels has IoU 0 and no recall."""
+    """Scores in percent and IoU by class; a class without labels has IoU 0 and no recall."""
     areas = IoUMetric.intersect_and_union(
         torch.from_numpy(predicted), torch.from_numpy(labels), CLASSES, 255
     )
     with np.errstate(invalid="ignore", divide="ignore"):
-        found = IoUMetric.total_area_to_metrics(*areas, ["mIoU"])
-    iou, recall = 100 * np.nan_to_num(found["IoU"]), 100 * found["Acc"][~np.isnan(found["Acc"])]
+        metrics = IoUMetric.total_area_to_metrics(*areas, ["mIoU"])
+    iou = 100 * np.nan_to_num(metrics["IoU"])
+    recall = 100 * metrics["Acc"][~np.isnan(metrics["Acc"])]
     means = {"miou": iou.mean(), "mean_class_acc": recall.mean() if len(recall) else 0}
-    return means | {"pixel_acc": 100 * np.nan_to_num(found["aAcc"])}, iou
+    return means | {"pixel_acc": 100 * np.nan_to_num(metrics["aAcc"])}, iou
 
 
 @given(PREDICTIONS, LABELS)
 def test_scores_are_those_of_mmsegmentation_however_frames_are_shared_out(predicted, labels):
     scorer, other = SegmentationScorer(NAMES), SegmentationScorer(NAMES)
     for number in range(3):
-        each = other if number == 1 else scorer
-        each.update(
+        target = other if number == 1 else scorer
+        target.update(
             predicted[number], labels[number], f"dir{number}", ("moving",) if number else ()
         )
     scorer.merge([other.state()])
@@ -56,8 +57,8 @@ def test_classes_without_labels_are_counted():
 
 
 def test_counts_beyond_32_bits_are_exact():
-    found = scores(np.array([[3 * 2**40, 2**40], [0, 2**40]]), ("a", "b"))
-    assert found.classes == pytest.approx({"a": 75, "b": 50})
+    large = scores(np.array([[3 * 2**40, 2**40], [0, 2**40]]), ("a", "b"))
+    assert large.classes == pytest.approx({"a": 75, "b": 50})
 
 
 @pytest.mark.parametrize(

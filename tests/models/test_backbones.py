@@ -1,5 +1,7 @@
 """All backbones: features, state and sizes; then parts specific to one backbone."""
 
+import doctest
+
 import pytest
 import torch
 from hypothesis import given
@@ -37,8 +39,8 @@ def test_a_sequence_equals_its_steps_with_zeros_at_the_right_and_bottom(arch, re
     model, histograms = backbone(arch, recurrent), counts(50, 70)
     features, end = model(histograms)
     shapes = [
-        (2, 3, each, 64 // stride, 96 // stride)
-        for each, stride in zip(model.channels, STRIDES, strict=True)
+        (2, 3, width, 64 // stride, 96 // stride)
+        for width, stride in zip(model.channels, STRIDES, strict=True)
     ]
     assert [feature.shape for feature in features] == shapes
     state = None
@@ -70,12 +72,12 @@ def test_gradients_reach_every_parameter_and_the_state_is_float32_under_autocast
     assert all(torch.isfinite(parameter.grad).all() for parameter in model.parameters())
     # timm initialises the last norm of a residual block to zero, so no gradient passes through it
     # in the first step.
-    kept = [
+    reached = [
         parameter
         for name, parameter in model.named_parameters()
         if ".conv" not in name and ".bn1" not in name
     ]
-    assert all(parameter.grad.abs().sum() > 0 for parameter in kept)
+    assert all(parameter.grad.abs().sum() > 0 for parameter in reached)
 
 
 class Plain(EventSwin):
@@ -122,7 +124,7 @@ def test_reset_zeroes_the_lanes_that_start_and_detach_cuts_every_part():
     nested = (((ones(2, 4, 5), ones(2, 4, 5)), (ones(4, 2, 3), ones(4, 2, 3))), ones(8, 9))
     (((h, _), (_, c)), image) = reset(nested, torch.tensor([True, False, True]))
     for part in (h, c, image):
-        assert [each.sum().item() for each in part] == [0, part[1].numel(), 0]
+        assert [lane.sum().item() for lane in part] == [0, part[1].numel(), 0]
     (((h, _), (_, c)), image) = detach(nested)
     assert not any(part.requires_grad for part in (h, c, image))
     assert reset(torch.tensor([float("nan"), 1.0]), torch.tensor([True, False])).tolist() == [
@@ -137,10 +139,10 @@ def test_outputs_and_gradients_are_those_of_step_by_step_convolutions():
     lstm = ConvLstm(5)
     maps, *state = torch.randn(4, 2, 3, 6, 5), torch.randn(2, 3, 6, 5), torch.randn(2, 3, 6, 5)
     outputs, *last = lstm(maps, *state)
-    h, c = (each.permute(0, 3, 1, 2) for each in state)
+    h, c = (part.permute(0, 3, 1, 2) for part in state)
     steps = []
-    for each in maps:
-        gates = lstm.gates(torch.cat([each.permute(0, 3, 1, 2), h], dim=1))
+    for frame in maps:
+        gates = lstm.gates(torch.cat([frame.permute(0, 3, 1, 2), h], dim=1))
         forget, write, output, candidate = gates.chunk(4, dim=1)
         c = forget.sigmoid() * c + write.sigmoid() * candidate.tanh()
         h = output.sigmoid() * c.tanh()
@@ -148,10 +150,10 @@ def test_outputs_and_gradients_are_those_of_step_by_step_convolutions():
     steps = torch.stack(steps)
     torch.testing.assert_close(outputs, steps, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(
-        [each.permute(0, 3, 1, 2) for each in last], [h, c], rtol=1e-5, atol=1e-6
+        [part.permute(0, 3, 1, 2) for part in last], [h, c], rtol=1e-5, atol=1e-6
     )
     gradients = (
-        torch.autograd.grad(each.square().sum(), lstm.parameters()) for each in (outputs, steps)
+        torch.autograd.grad(output.square().sum(), lstm.parameters()) for output in (outputs, steps)
     )
     torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
 
@@ -169,9 +171,9 @@ def test_partitions_of_maxvit_are_rvts():
         ((224, 352), (7, 11)),
     ):  # Gen1, 1Mpx, DDD17
         stages = EventMaxViT("maxvit_micro", img_size=size).stages
-        assert {each.partition_size for stage in stages for each in (stage.window, stage.grid)} == {
-            partition
-        }
+        assert {
+            attention.partition_size for stage in stages for attention in (stage.window, stage.grid)
+        } == {partition}
         # `output_is_normed`
         assert not any(name.endswith("window.norm1.weight") for name in stages.state_dict())
 
@@ -205,8 +207,8 @@ def test_position_tables_are_resized_as_timm_does_it_also_for_windows_that_are_n
     new_rows, new_columns = (2 * side - 1 for side in new)
     table = torch.randn(rows * columns, 2, generator=torch.Generator().manual_seed(0))
     maps = table.T.reshape(2, rows, columns)
-    wanted = resize_by_timm(maps, new, (2, new_rows, new_columns)).flatten(1).T
-    torch.testing.assert_close(resize_table(table, old, new), wanted)
+    expected = resize_by_timm(maps, new, (2, new_rows, new_columns)).flatten(1).T
+    torch.testing.assert_close(resize_table(table, old, new), expected)
     # Biases that depend on the distance in rows alone still do, as read by timm's index.
     ramp = torch.arange(rows).float().repeat_interleave(columns).unsqueeze(1)
     bias = resize_table(ramp, old, new)[gen_relative_position_index(new), 0]
@@ -247,10 +249,19 @@ def test_feed_forward_features_of_swin_are_those_of_timm():
 def test_exact_pooling_is_torchs_forward_and_backward(height, width, rows, columns):
     pool = nn.Sequential(nn.ReLU(), nn.Sequential(nn.AdaptiveAvgPool2d((rows, columns))))
     maps = torch.randn(2, 3, height, width, dtype=torch.float64, requires_grad=True)
-    wanted = pool(maps)
-    replace_modules(pool, nn.AdaptiveAvgPool2d, lambda each: MatrixPool(each.output_size))
+    expected = pool(maps)
+    replace_modules(pool, nn.AdaptiveAvgPool2d, lambda layer: MatrixPool(layer.output_size))
     assert isinstance(pool[1][0], MatrixPool)
-    found, weights = pool(maps), torch.randn_like(wanted)
-    torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
-    gradients = (torch.autograd.grad((each * weights).sum(), maps) for each in (found, wanted))
+    pooled, weights = pool(maps), torch.randn_like(expected)
+    torch.testing.assert_close(pooled, expected, rtol=1e-12, atol=1e-12)
+    gradients = (
+        torch.autograd.grad((output * weights).sum(), maps) for output in (pooled, expected)
+    )
     torch.testing.assert_close(*gradients, rtol=1e-12, atol=1e-12)
+
+
+def test_the_example_of_event_swin_runs():
+    (example,) = doctest.DocTestFinder(recurse=False).find(
+        EventSwin, globs={"EventSwin": EventSwin}
+    )
+    assert doctest.DocTestRunner().run(example).failed == 0

@@ -25,7 +25,8 @@ def gradients(name="swin_micro", recurrent=True, drop_path=0.0, **execution):
     execute(backbone, **execution)
     features, _ = backbone(torch.poisson(torch.full((2, 3, 4, *SIZE), 0.2)).to(torch.uint8))
     sum(feature.square().mean() for feature in features).backward()
-    return [feature.detach() for feature in features], [each.grad for each in backbone.parameters()]
+    grads = [parameter.grad for parameter in backbone.parameters()]
+    return [feature.detach() for feature in features], grads
 
 
 @pytest.mark.parametrize("drop_path", [0.0, 0.5])
@@ -33,10 +34,10 @@ def gradients(name="swin_micro", recurrent=True, drop_path=0.0, **execution):
     ("name", "recurrent"), [("swin_micro", True), ("swin_micro", False), ("maxvit_micro", True)]
 )
 def test_computed_again_to_the_bit(name, recurrent, drop_path):
-    kept, again = (
+    stored, recomputed = (
         gradients(name, recurrent, drop_path, recompute=recompute) for recompute in (False, True)
     )
-    torch.testing.assert_close(again, kept, rtol=0, atol=0)
+    torch.testing.assert_close(recomputed, stored, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Evaluation with workers and parallel lanes has the predictions and scores of a plain loop over the labels."""
+"""Evaluation with workers and parallel lanes predicts and scores as a loop over the labels does."""
 
 from unittest.mock import Mock
 
@@ -23,18 +23,21 @@ CPU = torch.device("cpu")
 
 
 def predicted_one_by_one(task, model, clip=None):
-    """Predictions by (recording, label), with the state carried, or of `clip` windows that end at the label."""
-    settings, found = task.settings, {}
+    """Predictions by (recording, label): state carried, or of `clip` windows up to the label."""
+    predictions = {}
     for number, recording in enumerate(task.scored):
-        state, seen = None, 0
+        state = None
+        n_past = 0
         for label, end in enumerate(recording.labelled.tolist()):
-            first = max(0, end + 1 - clip) if clip else seen
-            histograms = recording.histograms(first, end + 1 - first, settings.binning)
-            place = torch.tensor([[0, end - first]])
-            predictions, after = model.predict(torch.from_numpy(histograms)[None], state, place)
-            state, seen = (None, 0) if clip else (after, end + 1)
-            found[number, label] = task.read(predictions)[0]
-    return found
+            first = max(0, end + 1 - clip) if clip else n_past
+            histograms = recording.histograms(first, end + 1 - first, task.settings.binning)
+            index = torch.tensor([[0, end - first]])
+            outputs, after = model.predict(torch.from_numpy(histograms)[None], state, index)
+            if not clip:
+                state = after
+                n_past = end + 1
+            predictions[number, label] = task.read(outputs)[0]
+    return predictions
 
 
 def numbers_of(prediction):
@@ -49,12 +52,16 @@ def numbers_of(prediction):
 @pytest.mark.parametrize("name", ["ddd17", "mvsec", "gen1"])
 @torch.no_grad()
 def test_workers_and_lanes_change_no_prediction(tiny_world, name, monkeypatch):
-    data, seen = Data(tiny_world / name, "sample"), {}
-    for workers, lanes in ((0, 1), (2, 1), (0, 3), (2, 3)):
+    data = Data(tiny_world / name, "sample")
+    scorers = {}
+    predictions = {}
+    for workers, lanes in ((0, 1), (0, 3), (2, 3)):
         changes = ["segments=3", f"evaluation_lanes={lanes}"]
         task = build_task(settings_of(data, name, "recurrent", None, changes), data.root)
         # A few windows after the first 0.5 s, since earlier boxes are not scored.
-        task.scored = [each.part(12, 17 + number) for number, each in enumerate(task.scored[:2])]
+        task.scored = [
+            recording.part(12, 17 + number) for number, recording in enumerate(task.scored[:2])
+        ]
         torch.manual_seed(0)
         model = task.model().eval()
         if name == "gen1":  # so that an untrained network finds boxes
@@ -62,33 +69,33 @@ def test_workers_and_lanes_change_no_prediction(tiny_world, name, monkeypatch):
                 conv.bias.zero_()
         score = Mock(wraps=task.score)
         monkeypatch.setattr(task, "score", score)
-        scores = task.evaluate(model, CPU, workers)
-        calls = [call.args for call in score.call_args_list]
-        found = {
-            (task.scored.index(recording), label): predicted
-            for _, predicted, _, recording, label in calls
+        scorers[workers, lanes] = task.evaluate(model, CPU, workers)
+        predictions[workers, lanes] = {
+            (task.scored.index(recording), label): numbers_of(predicted)
+            for _, predicted, _, recording, label in (call.args for call in score.call_args_list)
         }
-        seen[workers, lanes] = found, scores
-    alone = predicted_one_by_one(task, model)
-    assert any(numbers_of(each).size for each in alone.values())
-    for lanes in (1, 3):
-        (here, scores), (there, others) = seen[0, lanes], seen[2, lanes]
-        assert scores.overall().metrics() == others.overall().metrics()
-        assert scores.by("recording") == others.by("recording")
-        assert here.keys() == there.keys() == alone.keys()
-        for key in alone:
-            a, b = numbers_of(here[key]), numbers_of(alone[key])
-            assert np.array_equal(a, numbers_of(there[key]))
+    assert scorers[0, 3].overall().metrics() == scorers[2, 3].overall().metrics()
+    assert scorers[0, 3].by("recording") == scorers[2, 3].by("recording")
+    expected = predicted_one_by_one(task, model)
+    assert any(numbers_of(prediction).size for prediction in expected.values())
+    assert all(by_label.keys() == expected.keys() for by_label in predictions.values())
+    for key, prediction in expected.items():
+        numbers = numbers_of(prediction)
+        assert np.array_equal(predictions[0, 3][key], predictions[2, 3][key])
+        for lanes in (1, 3):
+            predicted = predictions[0, lanes][key]
             # Rounding depends on the batch size and may change the class of a pixel with two nearly
             # equal logits.
-            assert name != "ddd17" or (a != b).mean() < 0.01
-            assert name == "ddd17" or (len(a) == len(b) and np.allclose(a, b, rtol=1e-3))
+            assert name != "ddd17" or (predicted != numbers).mean() < 0.01
+            assert name == "ddd17" or (
+                len(predicted) == len(numbers) and np.allclose(predicted, numbers, rtol=1e-3)
+            )
 
 
 @torch.no_grad()
 @pytest.mark.slow
 def test_what_is_trained_on_clips_is_evaluated_on_clips(tiny_world):
-    data, found = Data(tiny_world / "mvsec", "sample"), {}
+    data, scores = Data(tiny_world / "mvsec", "sample"), {}
     carried = "carried through the complete recording"
     of_clips = "reset at the start of a clip of 3 windows that ends at the label"
     for sampling, words in (("mixed", carried), ("stream", carried), ("random", of_clips)):
@@ -100,7 +107,7 @@ def test_what_is_trained_on_clips_is_evaluated_on_clips(tiny_world):
         model = task.model().eval()
         for memory in model.backbone.lstms.parameters():
             memory.mul_(4)  # an untrained ConvLSTM has little effect
-        found[sampling] = task.evaluate(model, CPU).overall().metrics()
+        scores[sampling] = task.evaluate(model, CPU).overall().metrics()
         scorer, alone = (
             task.scorer(),
             predicted_one_by_one(task, model, 3 if sampling == "random" else None),
@@ -108,17 +115,17 @@ def test_what_is_trained_on_clips_is_evaluated_on_clips(tiny_world):
         for (number, label), prediction in alone.items():
             recording = task.scored[number]
             task.score(scorer, prediction, recording.labels[label], recording, label)
-        assert found[sampling] == pytest.approx(scorer.overall().metrics(), rel=1e-3)
+        assert scores[sampling] == pytest.approx(scorer.overall().metrics(), rel=1e-3)
         assert task.protocol()["events"] == f"all events since the previous label, state {words}"
-    assert found["mixed"] == found["stream"]
-    assert found["mixed"]["abs"] != pytest.approx(found["random"]["abs"], rel=1e-4)
+    assert scores["mixed"] == scores["stream"]
+    assert scores["mixed"]["abs"] != pytest.approx(scores["random"]["abs"], rel=1e-4)
 
 
 @pytest.mark.parametrize(("factor", "limits"), [(1, (60, 20)), (2, (30, 10))])
 def test_the_limits_of_1mpx_are_in_px_of_the_sensor(
     tiny_world, tmp_path, monkeypatch, factor, limits
 ):
-    """RVT drops boxes below a diagonal of 60 px and a side of 20 px of the sensor (io/box_filtering.py)."""
+    """RVT drops boxes below a diagonal of 60 px or a side of 20 px (io/box_filtering.py)."""
     settings = finetuning_settings(
         "1mpx", "feedforward", "paper", [f"downsample.factor={factor}", "rule=rvt"]
     )

@@ -1,4 +1,4 @@
-"""Networks of the three tasks: common behaviour, then the losses and predictions of each."""
+"""Networks of the three tasks: common behaviour, then the losses and predictions of every task."""
 
 import math
 
@@ -55,8 +55,8 @@ def case(task):
 
 
 @torch.no_grad()
-def predicted(model, batch, places=EVERY):
-    return model.eval().predict(batch["histograms"], None, places)[0]
+def predicted(model, batch, index=EVERY):
+    return model.eval().predict(batch["histograms"], None, index)[0]
 
 
 def numbers_of(prediction):
@@ -72,7 +72,9 @@ def test_parameters_of_the_heads():
         DepthModel(swin, DepthHead(**RANGE)),
     )
     models = segmentation, depth, DetectionModel(swin, 2, DetectionHead())
-    counts = [sum(each.numel() for each in model.parameters()) for model in (swin, *models)]
+    counts = [
+        sum(parameter.numel() for parameter in model.parameters()) for model in (swin, *models)
+    ]
     assert [count - counts[0] for count in counts[1:]] == [11_290_475, 4_112_513, 12_928_341]
 
 
@@ -80,18 +82,18 @@ def test_parameters_of_the_heads():
 @torch.no_grad()
 def test_predictions_of_chosen_segments_and_of_a_stream_are_those_of_the_sequence(task):
     model, batch = case(task)
-    whole, chosen = predicted(model, batch), predicted(model, batch, batch["label_place"])
-    for found, (lane, segment) in zip(chosen, batch["label_place"].tolist(), strict=True):
-        assert numbers_of(found).size
+    sequence, chosen = predicted(model, batch), predicted(model, batch, batch["label_place"])
+    for prediction, (lane, segment) in zip(chosen, batch["label_place"].tolist(), strict=True):
+        assert numbers_of(prediction).size
         np.testing.assert_allclose(
-            numbers_of(found), numbers_of(whole[3 * lane + segment]), rtol=1e-3, atol=1e-3
+            numbers_of(prediction), numbers_of(sequence[3 * lane + segment]), rtol=1e-3, atol=1e-3
         )
     state = None
     for segment, histograms in enumerate(batch["histograms"].unbind(1)):
         alone, _ = model.predict(histograms.unsqueeze(1), state, FIRST)
         streamed, state = model.step(histograms, state)
         for lane in range(2):
-            expected = numbers_of(whole[3 * lane + segment])
+            expected = numbers_of(sequence[3 * lane + segment])
             np.testing.assert_allclose(numbers_of(alone[lane]), expected, rtol=1e-3, atol=1e-3)
             np.testing.assert_array_equal(
                 numbers_of(streamed[lane]), numbers_of(model.answer(alone)[lane])
@@ -104,12 +106,12 @@ def test_a_step_trains_everything_and_hands_on_a_detached_state(task):
     model, batch = case(task)
     losses, state = model.loss(batch, None)
     losses["loss"].backward()
-    assert all(torch.isfinite(each.grad).all() for each in model.parameters())
+    assert all(torch.isfinite(parameter.grad).all() for parameter in model.parameters())
     assert model.backbone.get_parameter("swin.patch_embed.proj.weight").grad.abs().sum() > 0
     assert not any(part.requires_grad for pair in state for part in pair)
     if task != "depth":
         torch.testing.assert_close(
-            losses["loss"], sum(each for name, each in losses.items() if name != "loss")
+            losses["loss"], sum(loss for name, loss in losses.items() if name != "loss")
         )
 
 
@@ -133,7 +135,7 @@ def test_a_step_without_labels_that_count_costs_nothing(task, labels):
     else:
         assert losses["loss"].item() == pytest.approx(0, abs=1e-6)
     # The optimizer would skip a gradient of None.
-    assert all(torch.isfinite(each.grad).all() for each in model.parameters())
+    assert all(torch.isfinite(parameter.grad).all() for parameter in model.parameters())
     assert state is not None
 
 
@@ -143,8 +145,8 @@ def test_a_frozen_backbone_has_no_gradient(task):
     model.freeze_backbone()
     assert not model.train().backbone.training
     model.loss(batch, None)[0]["loss"].backward()
-    assert all(each.grad is None for each in model.backbone.parameters())
-    assert all(each.grad is not None for each in model.head.parameters())
+    assert all(parameter.grad is None for parameter in model.backbone.parameters())
+    assert all(parameter.grad is not None for parameter in model.head.parameters())
 
 
 def test_lanes_that_start_afresh_forget_and_the_others_do_not():
@@ -152,8 +154,8 @@ def test_lanes_that_start_afresh_forget_and_the_others_do_not():
     afresh, state = model.eval().loss(batch, None)
     choices = ([True, True], [True, False], [False, False])
     losses = [
-        model.loss(batch | {"fresh": torch.tensor(each)}, state)[0]["loss"].item()
-        for each in choices
+        model.loss(batch | {"fresh": torch.tensor(choice)}, state)[0]["loss"].item()
+        for choice in choices
     ]
     assert losses[0] == pytest.approx(afresh["loss"].item(), rel=1e-6)
     assert len(set(losses)) == 3
@@ -169,21 +171,6 @@ def test_the_loss_of_segmentation_is_cross_entropy_plus_dice_of_the_labelled_seg
     torch.testing.assert_close(
         losses["loss_dice"], dice_loss(logits, batch["labels"]), rtol=1e-5, atol=1e-6
     )
-
-
-def test_dice_is_its_definition():
-    rng, expected = np.random.default_rng(0), []
-    logits, labels = (
-        rng.normal(size=(3, 4, 5, 6)),
-        rng.choice([0, 1, 3, 255], size=(3, 5, 6)).astype(np.uint8),
-    )
-    probability = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
-    valid = labels != 255
-    for number in range(4):
-        p, t = probability[:, number][valid], (labels[valid] == number).astype(float)
-        expected.append(1 - (2 * (p * t).sum() + 1) / ((p**2 + t**2).sum() + 1))
-    dice = dice_loss(torch.tensor(logits), torch.tensor(labels))
-    assert dice.item() == pytest.approx(np.mean(expected), rel=1e-5)
 
 
 def test_flip_is_the_mean_with_the_mirrored_image():
@@ -202,42 +189,39 @@ def test_views_at_scales_are_symmetric_carry_their_own_state_and_share_the_head(
     model, batch = case("segmentation")
     histograms, ends = batch["histograms"], torch.tensor([[0, 2], [1, 2]])
     views = AveragedViews(model.eval(), VIEWS["ecddp"], (HEIGHT, WIDTH))
-    whole, _ = views.predict(histograms, None, ends)
+    expected, _ = views.predict(histograms, None, ends)
     mirrored, _ = views.predict(histograms.flip(-1), None, ends)
-    torch.testing.assert_close(mirrored.flip(-1), whole, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(mirrored.flip(-1), expected, rtol=1e-4, atol=1e-5)
     state = None
     for segment in range(3):
         last, state = views.predict(histograms[:, segment : segment + 1], state, FIRST)
-    torch.testing.assert_close(last, whole, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(last, expected, rtol=1e-4, atol=1e-5)
     for parameter in model.head.conv_seg.parameters():
         torch.nn.init.zeros_(parameter)
     assert not views.predict(histograms, None, ends)[0].any()
 
 
-@pytest.mark.parametrize("share", [0.5, 1.0])
-@pytest.mark.parametrize("scales", [1, 3, 4])
+@pytest.mark.parametrize(("share", "scales"), [(0.5, 3), (1.0, 4)])
 def test_losses_of_depth_are_those_of_a_plain_loop(share, scales):
     rng = np.random.default_rng(scales)
     difference, valid = rng.normal(size=(3, 25, 34)), rng.random((3, 25, 34)) < 0.6
     valid[1] = False
     maps = [image[counts] for image, counts in zip(difference, valid, strict=True)]
-    si = np.mean(
-        [np.mean(each**2) - share * np.mean(each) ** 2 if each.size else 0.0 for each in maps]
-    )
-    total, places, kernel = 0.0, 0, np.array(SOBEL)
+    si = np.mean([np.mean(d**2) - share * np.mean(d) ** 2 if d.size else 0.0 for d in maps])
+    total, count, kernel = 0.0, 0, np.array(SOBEL)
     for size in (1, 2, 4, 8)[:scales]:
         rows, columns = 25 // size, 34 // size
         cut = np.where(valid, difference, 0)[:, : rows * size, : columns * size]
         images = cut.reshape(-1, rows, size, columns, size).mean(axis=(2, 4))
         for image, i, j in np.ndindex(3, rows - 2, columns - 2):
             patch = images[image, i : i + 3, j : j + 3]
-            total, places = (
+            total, count = (
                 total + abs((patch * kernel).sum()) + abs((patch * kernel.T).sum()),
-                places + 1,
+                count + 1,
             )
     tensors = torch.from_numpy(difference), torch.from_numpy(valid)
     assert scale_invariant_loss(*tensors, share).item() == pytest.approx(si, abs=1e-9)
-    assert gradient_loss(*tensors, scales).item() == pytest.approx(total / places, abs=1e-9)
+    assert gradient_loss(*tensors, scales).item() == pytest.approx(total / count, abs=1e-9)
 
 
 def test_the_loss_of_depth_is_on_normalised_log_depth_between_the_limits():
@@ -292,7 +276,7 @@ def test_boxes_are_ranked_and_do_not_overlap_within_a_class(score):
         corners = torch.from_numpy(boxes.keep(boxes.label == label).corners)
         assert box_iou(corners, corners).fill_diagonal_(0).max() <= 0.45 + 1e-4
     model.settings = DetectionHead(score_threshold=1.0)
-    assert not any(len(each.label) for each in predicted(model, batch))
+    assert not any(len(boxes.label) for boxes in predicted(model, batch))
 
 
 def test_boxes_are_not_clipped_to_the_image():

@@ -1,4 +1,4 @@
-"""Batched SimOTA: what a frame learns does not depend on the frames beside it, nor on padding."""
+"""Batched SimOTA: a frame learns the same whatever the other frames of its batch and padding."""
 
 import pytest
 import torch
@@ -68,7 +68,7 @@ def test_unbounded_predictions_of_locations_without_a_box_leave_the_loss_finite(
 
 
 def one_box(ious, logits):
-    """Assignment of a box of 8 px around (28, 28) to the 8 px level, whose predictions overlap it by `ious`.
+    """Assignment of a box of 8 px around (28, 28) to the 8 px level, which overlaps it by `ious`.
 
     `ious` and class probabilities are by (column, row); other locations predict nothing near.
     """

@@ -1,4 +1,4 @@
-"""Stand-ins with the names, shapes and wrapping of published checkpoints, filled with random numbers.
+"""Stand-ins with the names, shapes and wrapping of published checkpoints, with random numbers.
 
 Names and shapes come from timm's own Swin Transformer; the changes of other publishers follow their
 code: microsoft/Swin-Transformer and SwinTransformer/Transformer-SSL (models/swin_transformer.py,
@@ -34,12 +34,12 @@ def timm_new(arch="swin_micro", chans=3, head=True, seed=0):
         model = SwinTransformer(in_chans=chans, embed_dim=width, depths=depths, num_heads=heads)
     draw = torch.Generator().manual_seed(seed)
     state = {
-        name: torch.randn(each.shape, generator=draw) * 0.1
-        for name, each in model.state_dict().items()
+        name: torch.randn(tensor.shape, generator=draw) * 0.1
+        for name, tensor in model.state_dict().items()
     }
     return {
-        name: each
-        for name, each in state.items()
+        name: tensor
+        for name, tensor in state.items()
         if head or not name.startswith(("norm.", "head."))
     }
 
@@ -47,18 +47,18 @@ def timm_new(arch="swin_micro", chans=3, head=True, seed=0):
 def timm_features(arch="swin_micro", chans=3):
     """timm with features_only: `layers_i`, neither final norm nor classifier."""
     return {
-        name.replace("layers.", "layers_", 1): each
-        for name, each in timm_new(arch, chans, head=False).items()
+        name.replace("layers.", "layers_", 1): tensor
+        for name, tensor in timm_new(arch, chans, head=False).items()
     }
 
 
 def microsoft(arch="swin_micro", chans=3, seed=0, head=True):
-    """`model` of the official file: downsampling at the end of stages 0 to 2, buffers, classifier `head`."""
+    """`model` of the official file: downsampling ends stages 0 to 2, buffers, classifier `head`."""
     state = {}
     for name, tensor in timm_new(arch, chans, head, seed).items():
         name = re.sub(
             r"layers\.(\d)\.downsample",
-            lambda found: f"layers.{int(found[1]) - 1}.downsample",
+            lambda match: f"layers.{int(match[1]) - 1}.downsample",
             name,
         )
         state[name.replace("head.fc.", "head.")] = tensor
@@ -78,7 +78,7 @@ def under(prefix, state):
 
 
 def moby(arch="swin_micro"):
-    """Online and momentum encoder (unequal), heads and queues under `model`, with its script's other entries."""
+    """Online and momentum encoder (unequal), heads and queues under `model`, and other entries."""
     model = under("encoder.", microsoft(arch, seed=0, head=False) | numbers(7, norm__weight=(8,)))
     model |= under("encoder_k.", microsoft(arch, seed=1, head=False))
     for name in ("projector", "projector_k", "predictor"):
@@ -92,10 +92,10 @@ def moby(arch="swin_micro"):
 
 
 def ecddp(arch="swin_micro"):
-    """Student and teacher (unequal), 6 input channels, a norm per output, mask token, pyramid and heads."""
+    """Student and teacher (unequal), 6 input channels, norms, mask token, pyramid and heads."""
     model = {"aug.grid": torch.zeros(1, 2, 8, 8)}
     for seed, branch in enumerate(("student", "teacher")):
-        beside = numbers(
+        extra = numbers(
             seed,
             mask_token=(1, 24),
             norm0__weight=(24,),
@@ -103,7 +103,7 @@ def ecddp(arch="swin_micro"):
             fpns__0__1__weight=(9,),
         )
         model |= under(
-            f"{branch}.backbone.", microsoft(arch, chans=6, seed=seed, head=False) | beside
+            f"{branch}.backbone.", microsoft(arch, chans=6, seed=seed, head=False) | extra
         )
         model |= under(
             f"{branch}.dino_head.",
@@ -113,7 +113,7 @@ def ecddp(arch="swin_micro"):
 
 
 def tespec_release(arch="swin_micro"):
-    """TESPEC's file: timm's features_only at 20 channels, a 1x1 convolution per ConvLSTM, and a decoder."""
+    """TESPEC's file: timm's features_only at 20 channels, 1x1 convolutions, and a decoder."""
     state = under("model.encoder.pure_backbone.", timm_features(arch, chans=20))
     for stage in range(4):
         size = VARIANTS[arch][0] << stage

@@ -56,37 +56,39 @@ def test_every_source_fills_the_backbone(tmp_path, source):
 
 @pytest.mark.parametrize("head", [True, False])
 def test_a_swin_of_microsoft_is_read_as_timm_itself_reads_it(head):
-    """The downsampling tells the format, not the optional classifier; other files of the same network read alike."""
+    """The downsampling tells the format; the classifier is optional."""
     width, depths, heads = VARIANTS["swin_micro"]
     theirs = SwinTransformer(in_chans=20, embed_dim=width, depths=depths, num_heads=heads)
     state = published.microsoft(chans=20, head=head)
     expected = checkpoint_filter_fn(state, theirs)
     expected = {
-        f"swin.{name}": each
-        for name, each in expected.items()
+        f"swin.{name}": tensor
+        for name, tensor in expected.items()
         if not name.startswith(("norm.", "head."))
     }
     ours = converted(state).tensors
     assert ours.keys() == expected.keys()
-    assert all(torch.equal(ours[name], each) for name, each in expected.items())
+    assert all(torch.equal(ours[name], tensor) for name, tensor in expected.items())
     parallel = published.under("module.", state)  # prefix of torch's DataParallel
     for same in (
         parallel,
         published.timm_new(chans=20, head=head),
         published.timm_features(chans=20),
     ):
-        assert all(torch.equal(each, ours[name]) for name, each in converted(same).tensors.items())
+        assert all(
+            torch.equal(tensor, ours[name]) for name, tensor in converted(same).tensors.items()
+        )
 
 
-@pytest.mark.parametrize("beside", ["encoder_k.", "projector.", "queue"])
-def test_names_beside_an_encoder_tell_whose_it_is(beside):
+@pytest.mark.parametrize("extra", ["encoder_k.", "projector.", "queue"])
+def test_names_next_to_an_encoder_identify_its_method(extra):
     model = published.moby()["model"]
-    bare = {name: each for name, each in model.items() if name.startswith("encoder.")}
-    found = converted(
-        bare | {name: each for name, each in model.items() if name.startswith(beside)}
+    bare = {name: tensor for name, tensor in model.items() if name.startswith("encoder.")}
+    renamed = converted(
+        bare | {name: tensor for name, tensor in model.items() if name.startswith(extra)}
     )
-    assert found.format.name == "moby"
-    assert torch.equal(found.tensors[f"swin.layers.0.{QKV}"], model[f"encoder.layers.0.{QKV}"])
+    assert renamed.format.name == "moby"
+    assert torch.equal(renamed.tensors[f"swin.layers.0.{QKV}"], model[f"encoder.layers.0.{QKV}"])
     with pytest.raises(
         UserError, match="holds a Swin Transformer as its encoder, but no key that identifies"
     ):
@@ -95,10 +97,10 @@ def test_names_beside_an_encoder_tell_whose_it_is(beside):
 
 def test_ecddp_gives_the_student():
     model, name = published.ecddp()["model"], f"layers.0.{QKV}"
-    found = converted(model)
-    assert torch.equal(found.tensors[f"swin.{name}"], model[f"student.backbone.{name}"])
-    assert any(entry.startswith("teacher.* (") for entry in found.unused)
-    assert len(found.unused) < 20
+    renamed = converted(model)
+    assert torch.equal(renamed.tensors[f"swin.{name}"], model[f"student.backbone.{name}"])
+    assert any(entry.startswith("teacher.* (") for entry in renamed.unused)
+    assert len(renamed.unused) < 20
 
 
 def test_the_released_convlstm_computes_what_ours_does():
@@ -130,18 +132,18 @@ def test_resnet50_in_the_naming_of_torchvision():
     theirs = timm.create_model("resnet50", in_chans=2).eval()
     state = theirs.state_dict()
     old = converted({name: tensor for name, tensor in state.items() if "num_batches" not in name})
-    found = converted(state)
-    assert old.tensors.keys() == found.tensors.keys()
-    assert (found.format.name, found.unused) == ("resnet50", ("fc.bias", "fc.weight"))
+    renamed = converted(state)
+    assert old.tensors.keys() == renamed.tensors.keys()
+    assert (renamed.format.name, renamed.unused) == ("resnet50", ("fc.bias", "fc.weight"))
     ours = EventResNet("resnet50", recurrent=False, img_size=(64, 64)).eval()
-    ours.load_state_dict(found.tensors)
+    ours.load_state_dict(renamed.tensors)
     features, _ = ours(torch.ones(1, 1, 20, 64, 64))
     # 20 channels repeat 2 channels ten times
     expected = theirs.forward_features(torch.full((1, 2, 64, 64), 10.0))
     torch.testing.assert_close(features[-1].squeeze(1), expected, rtol=1e-3, atol=1e-3)
 
 
-VIT = "is a vision transformer without stages .*the links of DeiT-S and Swin-T in MoBY's README are swapped"
+VIT = "is a vision transformer without stages .*in MoBY's README are swapped"
 UNSUPPORTED = [
     (["event_head.weight", QKV], "is ECDP's ViT-S"),
     ([f"encoder.{QKV}"], "is MoBY's DeiT-S"),
@@ -168,7 +170,7 @@ UNSUPPORTED = [
     ),
     (["conv.weight"], r"has an unknown format \(the first tensor is 'conv\.weight'\)"),
 ]
-BARE = {name: each for name, each in published.timm_new().items() if "downsample" not in name}
+BARE = {name: tensor for name, tensor in published.timm_new().items() if "downsample" not in name}
 BOTH_NAMINGS = {f"layers.{stage}.downsample.norm.weight": torch.zeros(1) for stage in (0, 3)}
 NAMING = r"of layers\.0\.downsample and layers\.3\.downsample"
 RELEASE = published.tespec_release()["state_dict"]
