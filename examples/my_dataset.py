@@ -6,7 +6,7 @@ from tespec.core.config import add_file
 from tespec.core.errors import UserError
 from tespec.datasets.base import LabelledDataset, RecordingFiles
 from tespec.datasets.labels import MaskFiles, mask_names, read_stamps
-from tespec.datasets.sources import EventSource, is_there
+from tespec.datasets.sources import EventSource, recording_exists
 from tespec.events.histogram import Region
 from tespec.registry import DATASETS
 
@@ -31,7 +31,7 @@ class Drives(LabelledDataset):
     def find(self, split, name):
         """Files of one drive."""
         folder = self.root / split / name
-        if not is_there(folder / "events.dat"):
+        if not recording_exists(folder / "events.dat"):
             raise UserError(
                 folder / "events.dat",
                 f"drive of the {split} split is missing",
@@ -42,7 +42,7 @@ class Drives(LabelledDataset):
 
     def open(self, files):
         """Open one drive with its masks; the first mask's events begin at the first event."""
-        facts, (masks, stamps) = files.source.facts, files.beside
+        facts, (masks, stamps) = files.source.facts, files.label_files
         names, times = mask_names(masks), read_stamps(stamps)
         if len(times) != len(names):
             raise UserError(

@@ -41,13 +41,20 @@ def split_named(name: str) -> str | None:
 
 
 def split_folders(folder: Path) -> list[tuple[str, Path]]:
-    """List split and path of each subfolder that is named after a split; none if it is unreadable."""
+    """List the split and path of each subfolder that is named after a split.
+
+    An unreadable folder has none.
+    """
     try:
-        with os.scandir(folder) as entries:
-            named = [each for each in entries if split_named(each.name) in SPLITS and each.is_dir()]
+        with os.scandir(folder) as scan:
+            folders = [
+                (str(split_named(entry.name)), Path(entry.path))
+                for entry in scan
+                if split_named(entry.name) in SPLITS and entry.is_dir()
+            ]
     except OSError:
         return []
-    return sorted((str(split_named(each.name)), Path(each.path)) for each in named)
+    return sorted(folders)
 
 
 def search_folders(root: Path) -> list[Path]:
@@ -60,8 +67,8 @@ def search_folders(root: Path) -> list[Path]:
     return [root, *outer, *inner]
 
 
-def only_one(paths: Sequence[Path]) -> Path:
-    """Return the first of one or more paths; refuse two that are not links to the same place."""
+def unique_path(paths: Sequence[Path]) -> Path:
+    """Return the first of one or more paths; refuse those that do not link to the same file."""
     if len({path.resolve() for path in paths}) > 1:
         raise UserError(paths[0], f"also exists as {paths[1]}", "keep one of them")
     return paths[0]
