@@ -51,17 +51,21 @@ class ArchiveSource:
         for name in FACTORS:
             if (folder / name).is_file():
                 return folder / name
-        what = f"holds neither {' nor '.join(FACTORS)}"
-        raise UserError(folder, what, "unpack the archive again")
+        raise UserError(
+            folder, f"holds neither {' nor '.join(FACTORS)}", "unpack the archive again"
+        )
 
     @property
     def data(self) -> h5py.Dataset:
         """Stored histograms (N, 2*bins, H, W) uint8."""
         stored = dataset(self.file, "data", "u", 4)
         if stored.dtype != np.uint8 or stored.shape[1] != 2 * BINS:
-            expected = f"uint8 (windows, {2 * BINS}, H, W)"
-            what = f"data is {stored.dtype} {stored.shape} instead of {expected}"
-            raise UserError(self.file, what, AGAIN)
+            raise UserError(
+                self.file,
+                f"data is {stored.dtype} {stored.shape} "
+                f"instead of uint8 (windows, {2 * BINS}, H, W)",
+                AGAIN,
+            )
         return stored
 
     @property
@@ -94,23 +98,27 @@ class ArchiveSource:
         times = load_array(path)
         is_readable = times.dtype.kind in "iu" and times.shape in ((count,), (count, 2))
         if not is_readable or (times[1:] <= times[:-1]).any():
-            what = f"does not hold {count} increasing times, one for each histogram"
-            raise UserError(path, what, AGAIN)
+            raise UserError(
+                path, f"does not hold {count} increasing times, one for each histogram", AGAIN
+            )
         windows = times.astype(np.int64)
         if windows.ndim == 1:
             windows = np.stack([windows - WINDOW_US, windows], axis=1)
         lengths = windows[:, 1] - windows[:, 0]
         if ((lengths < SHORTEST_US) | (lengths > LONGEST_US)).any():
-            what = f"its windows last {lengths.min()} to {lengths.max()} us, not {WINDOW_US}"
-            raise UserError(path, what, AGAIN)
+            raise UserError(
+                path,
+                f"its windows last {lengths.min()} to {lengths.max()} us, not {WINDOW_US}",
+                AGAIN,
+            )
         # Gen1 archives of RVT's public script cover 50 ms of each 125 ms: 60 % of the events are
         # lost.
         spacing = float(np.median(np.diff(windows[:, 1]))) if count > 1 else WINDOW_US
         if not SHORTEST_US <= spacing <= LONGEST_US:
-            apart = f"windows of 50 ms are {spacing / 1000:g} ms apart"
             raise UserError(
                 path,
-                f"{apart}, so events between them are missing",
+                f"windows of 50 ms are {spacing / 1000:g} ms apart, "
+                "so events between them are missing",
                 "give RVT's own archive (not one made with its public script), "
                 "or the raw recordings",
             )
@@ -125,8 +133,11 @@ class ArchiveSource:
         count = len(self.windows)
         is_rising = index.ndim == 1 and index.dtype.kind in "iu" and (index[1:] > index[:-1]).all()
         if not is_rising or ((index < 0) | (index >= count)).any():
-            what = f"does not hold rising indices of {count} histograms"
-            raise UserError(self.path / WINDOW_OF_FRAME, what, AGAIN)
+            raise UserError(
+                self.path / WINDOW_OF_FRAME,
+                f"does not hold rising indices of {count} histograms",
+                AGAIN,
+            )
         return index.astype(np.int64)
 
     def require_window(self, length_ms: float | None) -> None:
@@ -153,19 +164,18 @@ class ArchiveSource:
         Raises:
             UserError: if the archive has another binning or other windows.
         """
-        bins = binning.bins
-        rule = binning.rule
-        if (bins, rule) != (BINS, STORED_RULE):
+        if (binning.bins, binning.rule) != (BINS, STORED_RULE):
             raise UserError(
                 self.path,
                 f"holds histograms of {BINS} bins with rule {STORED_RULE}, "
-                f"not {bins} bins with rule {rule}",
+                f"not {binning.bins} bins with rule {binning.rule}",
                 f"give --set bins={BINS} --set rule={STORED_RULE}, or the raw recordings",
             )
         indices = np.searchsorted(self.windows[:-1, 1], windows[:, 1])
         if (self.windows[indices] != windows).any():
-            what = "has no histogram for one of the windows"
-            raise UserError(self.path, what, "give the raw recordings")
+            raise UserError(
+                self.path, "has no histogram for one of the windows", "give the raw recordings"
+            )
         data = self.data
         for histogram, index in zip(out, indices.tolist(), strict=True):
             with translate_errors(self.file, "a histogram"):

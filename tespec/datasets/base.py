@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple, NoReturn
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from tespec.core.settings import ARCHITECTURES, Binning, Downsample, OfRecording
 from tespec.datasets.archive import Source
 from tespec.datasets.labels import speed_at, with_checks
 from tespec.datasets.recording import LabelledRecording, Labels, label_windows, window_us
-from tespec.datasets.sources import pack_missing
+from tespec.datasets.sources import pack_missing, recording_exists, unique_path
 from tespec.events import Events
 from tespec.events.histogram import Region
 
@@ -185,8 +185,11 @@ class LabelledDataset(ABC):
         listed = ((split, name) for split, names in splits.items() for name in names)
         for split, name in listed:
             if name != "*" and name in first:
-                what = f"{name} is in {first[name]} and again in {split}"
-                raise UserError(self.root, what, "list it once, in one of the splits")
+                raise UserError(
+                    self.root,
+                    f"{name} is in {first[name]} and again in {split}",
+                    "list it once, in one of the splits",
+                )
             first[name] = split
 
     def names(self, split: str) -> tuple[str, ...]:
@@ -200,8 +203,11 @@ class LabelledDataset(ABC):
                 "move some from splits.train to splits.val "
                 "(with --set, a config or a dataset.json)",
             )
-        what = f"no recordings are listed for split {split}"
-        raise UserError(self.root, what, "add them to splits in the settings")
+        raise UserError(
+            self.root,
+            f"no recordings are listed for split {split}",
+            "add them to splits in the settings",
+        )
 
     @abstractmethod
     def find(self, split: str, name: str) -> RecordingFiles:
@@ -215,9 +221,21 @@ class LabelledDataset(ABC):
             UserError: if a file is missing.
         """
 
-    def refuse_missing(self, path: Path, split: str) -> NoReturn:
-        """Raise the error of a recording whose file or folder `path` is missing."""
-        raise UserError(path, f"recording of the {split} split is missing", "copy it there")
+    def locate(self, paths: Sequence[Path], split: str) -> Path:
+        """Return the recording that is at one of several paths.
+
+        Args:
+            paths: files or folders; a packed store stands for its recording.
+            split: split of the recording, for the message.
+
+        Raises:
+            UserError: if none exists, or several that are not links to one of them.
+        """
+        existing = [path for path in paths if recording_exists(path)]
+        if not existing:
+            what = f"recording of the {split} split is missing"
+            raise UserError(paths[0], what, "copy it there")
+        return unique_path(existing)
 
     def files(self, split: str) -> list[RecordingFiles]:
         """Files of each recording of a split, in the order of `names`."""

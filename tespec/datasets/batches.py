@@ -96,7 +96,8 @@ class StepBatches(Dataset[dict[str, Tensor]]):
         mask: Mask | None = None,
         ends: tuple[Indices, ...] | None = None,
     ) -> None:
-        lengths, segments = tuple(map(len, recordings)), settings.segments
+        lengths = tuple(map(len, recordings))
+        segments = settings.segments
         self._lanes = Lanes(
             lengths, segments, settings.batch_size, seed, SAMPLING[settings.sampling], ends
         )
@@ -110,7 +111,8 @@ class StepBatches(Dataset[dict[str, Tensor]]):
         self._recordings, self._settings, self._mask = recordings, settings, mask
         self._share = lanes_of(settings.batch_size, shard)
         self._size = recordings[0].region.height, recordings[0].region.width
-        self.segments, self.has_no_continuation = segments, self._lanes.has_no_continuation
+        self.segments = segments
+        self.has_no_continuation = self._lanes.has_no_continuation
         self.left_out = tuple(
             recording.name for recording in recordings if len(recording) < segments
         )
@@ -149,8 +151,10 @@ class StepBatches(Dataset[dict[str, Tensor]]):
         histograms = np.empty((len(slots), self.segments, 2 * binning.bins, *self._size), np.uint8)
         for histogram, slot, flip_zoom in zip(histograms, slots, flip_zooms, strict=True):
             self._recordings[slot.recording].fill(histogram, slot.first, binning, flip_zoom)
-        is_first = torch.tensor([slot.is_first for slot in slots])
-        return {"fresh": is_first, "histograms": torch.from_numpy(histograms)}
+        return {
+            "fresh": torch.tensor([slot.is_first for slot in slots]),
+            "histograms": torch.from_numpy(histograms),
+        }
 
 
 def draw_mask(seed: int | np.random.Generator, rows: int, cols: int, ratio: float) -> Tensor:
@@ -184,8 +188,8 @@ class LabelledBatches(StepBatches):
         collate: Collate,
         shard: Shard = WHOLE,
     ) -> None:
-        label_indices = tuple(recording.labelled for recording in recordings)
-        super().__init__(recordings, settings, seed, shard, ends=label_indices)
+        ends = tuple(recording.labelled for recording in recordings)
+        super().__init__(recordings, settings, seed, shard, ends=ends)
         self._labelled_recordings = recordings
         self._limit = settings.labels_per_chunk
         self._collate = collate

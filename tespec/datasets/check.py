@@ -92,18 +92,19 @@ def _check_recording(
         content = tuple((file["bytes"], file["sampled_sha256"]) for file in files.source.identity())
     except UserError as error:
         return CheckedRecording(split, name, facts, (error,))
-    event_bytes = sum(size for size, _ in content)
-    facts["size_mb"] = (event_bytes + sum(map(_size, files.label_files))) / 1e6
+    facts["size_mb"] = sum((*(size for size, _ in content), *map(_size, files.label_files))) / 1e6
     for read in (_label_facts, _event_facts):
         try:
             facts |= read(recording, dataset.label_kind, quick)
         except UserError as error:
             problems.append(error)
-    n_read = facts.get("labels_read")
-    if n_read and facts["labels_empty"] == n_read:
-        what = f"all of the {n_read:,} labels that were read are empty"
-        remedy = "copy the labels again, or leave the recording out"
-        problems.append(UserError(f"{recording.path}, recording {name}", what, remedy))
+    if facts.get("labels_read") and facts["labels_empty"] == facts["labels_read"]:
+        problem = UserError(
+            f"{recording.path}, recording {name}",
+            f"all of the {facts['labels_read']:,} labels that were read are empty",
+            "copy the labels again, or leave the recording out",
+        )
+        problems.append(problem)
     return CheckedRecording(split, name, facts, tuple(problems), content, recording.region)
 
 
@@ -121,8 +122,9 @@ def _event_facts(recording: LabelledRecording, kind: str | None, quick: bool) ->
     if isinstance(events, PackedEvents) and not quick:
         verify_store(events.path)
         if is_recorded(recording.path):
-            packed = header_of(events.path)["source"]["sha256"]
-            require_same(events.path, recording.path, content_sha256(recording.path) == packed)
+            sha256 = content_sha256(recording.path)
+            is_same = sha256 == header_of(events.path)["source"]["sha256"]
+            require_same(events.path, recording.path, is_same)
     length = source.facts.t_last - source.facts.t_first
     return {f"events_{name}": value for name, value in vars(source.facts).items()} | {
         "events_seconds": length / 1e6,
@@ -133,14 +135,12 @@ def _event_facts(recording: LabelledRecording, kind: str | None, quick: bool) ->
 def _label_facts(recording: LabelledRecording, kind: str | None, quick: bool) -> dict[str, Any]:
     """Statistics of the labels; all labels are read, or a few if `quick`."""
     count = len(recording.labelled)
-    n_read = min(count, QUICK) if quick else count
+    indices = spread(QUICK if quick else count, count)
     spacings = np.diff(recording.label_times)
     return {
         "labels_count": count,
-        "labels_read": n_read,
-        "labels_empty": sum(
-            _is_empty(recording.labels[index], kind) for index in spread(n_read, count)
-        ),
+        "labels_read": len(indices),
+        "labels_empty": sum(_is_empty(recording.labels[index], kind) for index in indices),
         "labels_spacing_ms": float(np.median(spacings)) / 1000 if count > 1 else 0.0,
         "labels_left_out": recording.left_out,
     }
@@ -150,9 +150,8 @@ def _is_empty(label: Any, kind: str | None) -> bool:
     """Whether boxes, a mask or a depth map are empty; labels of other kinds never are."""
     if kind == BOXES:
         return not len(label.label)
-    if kind == MASK:
-        return bool((label == IGNORE).all())
-    return kind == DEPTH and bool(np.isnan(label).all())
+    is_unlabelled = label == IGNORE if kind == MASK else kind == DEPTH and np.isnan(label)
+    return bool(np.all(is_unlabelled))
 
 
 def _size(path: Path) -> int:
@@ -247,10 +246,9 @@ def moment(recording: LabelledRecording, window: int, rule: Rule, norm_events: f
         )
         _, high_pass = estimate_high_pass(counts, high_pass, bin_seconds=seconds)
     elapsed, length = (end - windows[[0, window], 0]) / 1e6
-    events = int(histogram.sum(dtype=np.int64))
+    events = histogram.sum(dtype=np.int64)
     name = recording.name
-    if len(name) > LONGEST_NAME:
-        name = f"{name[: LONGEST_NAME - 9]}...{name[-6:]}"
+    name = name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 9]}...{name[-6:]}"
     title = f"{name}\n{elapsed:.2f} s: {events:,} events in {1000 * length:.0f} ms"
     label = next((recording.labels[index] for index in recording.labels_in(window, 1)), None)
     return Moment(title, histogram[0], high_pass[0, 0].numpy(), intensity[0].numpy(), label)
@@ -275,15 +273,15 @@ def choose(
     Raises:
         UserError: if no recording has a window.
     """
-    usable = [recording for recording in recordings if len(recording.labelled)]
-    usable = usable or [recording for recording in recordings if len(recording)]
+    labelled = [recording for recording in recordings if len(recording.labelled)]
+    usable = labelled or [recording for recording in recordings if len(recording)]
     if not usable:
         where = recordings[0].path if recordings else "recordings"
         raise UserError(where, "has no label and no complete window to show", "check the data set")
     chosen = []
     for row in range(count):
-        spread = row * len(usable) // count if len(usable) >= count else row % len(usable)
-        recording = usable[spread]
+        position = row * len(usable) // count if len(usable) >= count else row % len(usable)
+        recording = usable[position]
         windows = recording.labelled if len(recording.labelled) else np.arange(len(recording))
         first = row * len(windows) // count
         last = max(first, (row + 1) * len(windows) // count - 1)
@@ -316,8 +314,11 @@ def windows_at(recording: LabelledRecording, seconds: Sequence[float]) -> list[i
     ends = (recording.windows[:, 1] - recording.windows[0, 0]) / 1e6
     for time in seconds:
         if not ends[0] <= time <= ends[-1]:
-            remedy = f"give times from {ends[0]:g} to {ends[-1]:g} s"
-            raise UserError(recording.path, f"{time:g} s is outside of the recording", remedy)
+            raise UserError(
+                recording.path,
+                f"{time:g} s is outside of the recording",
+                f"give times from {ends[0]:g} to {ends[-1]:g} s",
+            )
     return sorted({int(np.searchsorted(ends, time + 1e-9, side="right")) - 1 for time in seconds})
 
 
@@ -338,13 +339,19 @@ def draw(
         high_pass: whether to draw the intensity of Eq. 6 instead of the histogram.
     """
     labels = [moment.label for moment in moments if moment.label is not None]
-    second = "intensity, Eq. 6" if high_pass else "histogram: events per pixel"
-    columns = ["events in the window", second, f"intensity, Eq. 7, N = {norm_events:g}"]
+    columns = [
+        "events in the window",
+        "intensity, Eq. 6" if high_pass else "histogram: events per pixel",
+        f"intensity, Eq. 7, N = {norm_events:g}",
+    ]
     columns += ["labels (events grey or dark)"] if labels else []
-    size = moments[0].intensity.shape
-    colours = pictures.POLARITIES | pictures.colours_of(labels, classes)
     figure, panels = pictures.make_panels(
-        len(moments), columns, size, WIDTH, len(columns) - 1, colours
+        len(moments),
+        columns,
+        moments[0].intensity.shape,
+        WIDTH,
+        len(columns) - 1,
+        pictures.POLARITIES | pictures.colours_of(labels, classes),
     )
     for axes, moment in zip(panels, moments, strict=True):
         axes[0].set_ylabel(moment.title, fontsize=9)

@@ -13,7 +13,7 @@ from tespec.datasets.base import TRAIN, LabelledDataset, RecordingFiles
 from tespec.datasets.labels import MASK, MaskFiles, mask_names
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import EventSource
-from tespec.datasets.splits import search_folders, unique_path
+from tespec.datasets.splits import search_folders
 from tespec.events.histogram import Region
 from tespec.events.readers.arrays import load_array
 from tespec.events.readers.ddd17 import EVENTS, INDEX, SENSOR, TIMES, read_index
@@ -89,11 +89,7 @@ class Ddd17(LabelledDataset):
     def find(self, split: str, name: str) -> RecordingFiles:
         # Some loaders read <root>/train/dir0 and <root>/test/dir1; the names decide on the split,
         # not the folders.
-        paths = [folder / name for folder in search_folders(self.root)]
-        folders = [path for path in paths if path.is_dir()]
-        if not folders:
-            self.refuse_missing(self.root / name, split)
-        folder = unique_path(folders)
+        folder = self.locate([folder / name for folder in search_folders(self.root)], split)
         parts = [folder / part for part in (INDEX, *MASK_PATHS, IMAGES, SPEED)]
         label_files = tuple(path for path in parts if path.exists())
         return RecordingFiles(name, split, EventSource(folder, self.given_sensor), label_files)
@@ -104,35 +100,51 @@ class Ddd17(LabelledDataset):
         image_times, next_events, _ = read_index(folder)
         mask_paths = [folder / name for name in MASK_PATHS if (folder / name).exists()]
         if not mask_paths:
-            what = f"has neither {' nor '.join(MASK_PATHS)}"
-            raise UserError(folder, what, "copy the recording again")
+            raise UserError(
+                folder, f"has neither {' nor '.join(MASK_PATHS)}", "copy the recording again"
+            )
         masks = mask_names(mask_paths[0])
         images = np.array(list(masks), np.int64) - 1
         outside = images[(images < 0) | (images >= len(image_times))] + 1
         if len(outside):
-            what = f"mask {outside[0]} matches none of {len(image_times)} images"
-            raise UserError(mask_paths[0], what, "copy the folder again")
+            raise UserError(
+                mask_paths[0],
+                f"mask {outside[0]} matches none of {len(image_times)} images",
+                "copy the folder again",
+            )
         times = image_times[images]
         begin = image_times[images[0] - 1] if images[0] else min(facts.t_first, times[0] - 1)
         if (np.diff(times, prepend=begin) <= 0).any():
-            what = "the image times step back or repeat"
-            raise UserError(folder / INDEX, what, "copy the folder again")
+            raise UserError(
+                folder / INDEX, "the image times step back or repeat", "copy the folder again"
+            )
         count = facts.count + facts.dropped
         needed = int(next_events[images].max())
         if needed > count:
-            what = f"truncated: {count} events, but the masks need {needed}"
-            raise UserError(folder / EVENTS, what, "copy the event files again")
+            raise UserError(
+                folder / EVENTS,
+                f"truncated: {count} events, but the masks need {needed}",
+                "copy the event files again",
+            )
         ego_speed = None
         if (folder / SPEED).is_file():
             speed = load_array(folder / SPEED)
             if speed.shape != image_times.shape or speed.dtype.kind != "f":
-                expected = f"float of shape {image_times.shape}"
-                what = f"is {speed.dtype} of shape {speed.shape}, not {expected}"
-                raise UserError(folder / SPEED, what, "remove it or copy it again")
+                raise UserError(
+                    folder / SPEED,
+                    f"is {speed.dtype} of shape {speed.shape}, "
+                    f"not float of shape {image_times.shape}",
+                    "remove it or copy it again",
+                )
             ego_speed = speed[images].astype(np.float32)
-        labels = MaskFiles(mask_paths[0], tuple(masks.values()))
-        region = Region(self.protocol.rows, facts.width)
-        return self.labelled(files, region, labels, times, int(begin), ego_speed=ego_speed)
+        return self.labelled(
+            files,
+            Region(self.protocol.rows, facts.width),
+            MaskFiles(mask_paths[0], tuple(masks.values())),
+            times,
+            begin=int(begin),
+            ego_speed=ego_speed,
+        )
 
     @classmethod
     def is_called(cls, path: Path, name: str) -> bool:

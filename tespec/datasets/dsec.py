@@ -10,8 +10,8 @@ from tespec.core.settings import Flag, PositiveInt
 from tespec.datasets.base import TRAIN, LabelledDataset, RecordingFiles
 from tespec.datasets.labels import MASK, MaskFiles, label_spacing, mask_names, read_stamps
 from tespec.datasets.recording import LabelledRecording
-from tespec.datasets.sources import EventSource, recording_exists
-from tespec.datasets.splits import search_folders, unique_path
+from tespec.datasets.sources import EventSource, recording_exists, unique_path
+from tespec.datasets.splits import search_folders
 from tespec.events.histogram import Region
 from tespec.events.readers.dsec import SENSOR
 from tespec.registry import DATASETS
@@ -107,8 +107,11 @@ class Dsec(LabelledDataset):
     def __init__(self, root: Path | str, split: str = TRAIN, **options: Any) -> None:
         super().__init__(root, split, **options)
         if len(self.classes) not in (11, 19):
-            what = f"{len(self.classes)} are listed, but DSEC has masks of 11 or 19"
-            raise UserError("classes", what, "list those")
+            raise UserError(
+                "classes",
+                f"{len(self.classes)} are listed, but DSEC has masks of 11 or 19",
+                "list those",
+            )
         self._search = search_folders(self.root)
         sequences = [name for names in self.splits.values() for name in names]
         layouts = {self._masks(folder) for name in sequences for folder in self._folders(name)}
@@ -127,11 +130,18 @@ class Dsec(LabelledDataset):
     def find(self, split: str, name: str) -> RecordingFiles:
         folders = self._folders(name)
         if not folders:
-            self.refuse_missing(self.root / name, split)
+            raise UserError(
+                self.root / name,
+                f"recording of the {split} split is missing",
+                "copy it there, or into a train, val or test folder",
+            )
         with_masks = [folder for folder in folders if self._masks(folder)]
         if not with_masks:
-            what = f"holds no masks of {len(self.classes)} classes in any known layout"
-            raise UserError(folders[0], what, "copy the labels of DSEC-Semantic next to the events")
+            raise UserError(
+                folders[0],
+                f"holds no masks of {len(self.classes)} classes in any known layout",
+                "copy the labels of DSEC-Semantic next to the events",
+            )
         labels = unique_path(with_masks)
         times = [labels / path.format(name=name) for path in TIMES]
         stamps = next((path for path in times if path.is_file()), times[-1])
@@ -146,14 +156,22 @@ class Dsec(LabelledDataset):
         names = tuple(mask_names(masks).values())
         times = read_stamps(stamps)
         if len(times) != len(names):
-            what = f"holds {len(times)} times for {len(names)} masks in {masks.name}"
-            raise UserError(stamps, what, "copy masks and times again")
+            raise UserError(
+                stamps,
+                f"holds {len(times)} times for {len(names)} masks in {masks.name}",
+                "copy masks and times again",
+            )
         selected = LABEL_SETS[self.protocol.labels]
         spacing = (selected.step or 1) * label_spacing(times)
         times = times[selected]
         if not len(times):
-            what = f"protocol.labels={self.protocol.labels} leaves no label"
-            raise UserError(stamps, what, "set it to all")
-        region = Region(self.protocol.rows, files.source.facts.width)
-        labels = MaskFiles(masks, names[selected])
-        return self.labelled(files, region, labels, times, int(times[0]) - spacing)
+            raise UserError(
+                stamps, f"protocol.labels={self.protocol.labels} leaves no label", "set it to all"
+            )
+        return self.labelled(
+            files,
+            Region(self.protocol.rows, files.source.facts.width),
+            MaskFiles(masks, names[selected]),
+            times,
+            begin=int(times[0]) - spacing,
+        )

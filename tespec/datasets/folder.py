@@ -191,8 +191,10 @@ def split_recordings(root: Path, paths: Sequence[Path]) -> dict[str, list[Path]]
     groups: dict[str, list[Path]] = {split: [] for split in PRECEDENCE}
     base = Path(os.path.abspath(root))
     archives = [(kind, kind.splits) for kind in DATASETS.module_dict.values()]
-    for dataset, splits in map(dataset_and_splits, names("tasks")):
-        archives.append((find_registered(DATASETS, dataset, "dataset"), splits))
+    archives += [
+        (find_registered(DATASETS, dataset, "dataset"), splits)
+        for dataset, splits in map(dataset_and_splits, names("tasks"))
+    ]
     absolute = {path: Path(os.path.abspath(path)) for path in paths}
     occupied = {folder for path in absolute.values() for folder in (path, *path.parents)}
 
@@ -241,9 +243,8 @@ def _described_split(path: Path, root: Path) -> tuple[Path | None, str | None]:
     for folder, description in descriptions_above(path, root):
         if description.splits:
             aliases = _names_of(path.relative_to(folder))
-            splits = [
-                split for split, listed in description.splits.items() if aliases & set(listed)
-            ]
+            listed = description.splits.items()
+            splits = [split for split, names in listed if not aliases.isdisjoint(names)]
             return folder, (_first_of(splits) or LEFT_OUT) if splits else None
     return None, None
 
@@ -365,10 +366,10 @@ def divide(
         raise next(iter(damaged.values()))
     recordings = [*train, *held_out]
     if not any(map(len, recordings)):
-        longest = max(events.t_last - events.t_first for events in (r.stream for r in recordings))
+        spans = [recording.stream.t_last - recording.stream.t_first for recording in recordings]
         raise UserError(
             root,
-            f"lasts {longest / 1e6:.3f} s, less than one window of {window_ms:g} ms",
+            f"lasts {max(spans) / 1e6:.3f} s, less than one window of {window_ms:g} ms",
             "give longer ones",
         )
     require_one_size(root, ((recording.name, recording.region) for recording in recordings))
@@ -379,9 +380,13 @@ def divide(
         train = sorted(train[border:], key=attrgetter("name"))
     elif not held_out:
         train, held_out = map(list, zip(*map(_split_in_time, train), strict=True))
-    excluded_test = tuple(name_of(root, path) for path in split[TEST])
-    left_out = tuple(name_of(root, path) for path in split[LEFT_OUT])
-    return TrainValSplit(train, held_out, excluded_test, left_out, damaged)
+    return TrainValSplit(
+        train,
+        held_out,
+        excluded_test=tuple(name_of(root, path) for path in split[TEST]),
+        left_out=tuple(name_of(root, path) for path in split[LEFT_OUT]),
+        damaged=damaged,
+    )
 
 
 def name_hash(name: str) -> bytes:
@@ -393,8 +398,8 @@ def _split_in_time(recording: Recording) -> tuple[Recording, Recording]:
     """The first 75 % and the last 25 % of a recording's windows."""
     border = int((1 - HELD_OUT_TIME) * len(recording))
     part = f"{1 - HELD_OUT_TIME:.0%} of its time"
-    first, last = recording.windows[:border], recording.windows[border:]
+    names = (f"{recording.name} (first {part})", f"{recording.name} (after {part})")
     return (
-        replace(recording, name=f"{recording.name} (first {part})", windows=first),
-        replace(recording, name=f"{recording.name} (after {part})", windows=last),
+        replace(recording, name=names[0], windows=recording.windows[:border]),
+        replace(recording, name=names[1], windows=recording.windows[border:]),
     )

@@ -113,8 +113,9 @@ def open_images(root: Path) -> ImageFolder:
     held_out = [path for path in paths if split_of.get(path.parent) == HELD_OUT]
     count = len(train) + len(held_out)
     if count < 2:
-        what = f"holds {count} images ({', '.join(ENDINGS)})"
-        raise UserError(root, what, "give a folder with at least two")
+        raise UserError(
+            root, f"holds {count} images ({', '.join(ENDINGS)})", "give a folder with at least two"
+        )
     if not held_out:
         held_out = _hold_out(root, train)
         train = sorted(set(train) - set(held_out))
@@ -324,9 +325,9 @@ def paired(recordings: Sequence[Recording], window_ms: float) -> list[Paired]:
         times, *_ = read_index(recording.path)
         first = int(recording.windows[0, 0]) + length
         last = int(recording.windows[-1, 1])
-        is_inside = (times >= first) & (times <= last)
+        inside = np.flatnonzero((times >= first) & (times <= last))
         # Frame n has the time at index n - 1.
-        indices = [index for index in np.flatnonzero(is_inside).tolist() if index + 1 in paths]
+        indices = [index for index in inside.tolist() if index + 1 in paths]
         if indices:
             windows = np.stack([times[indices] - length, times[indices]], axis=1)
             images = tuple(paths[index + 1] for index in indices)
@@ -335,8 +336,9 @@ def paired(recordings: Sequence[Recording], window_ms: float) -> list[Paired]:
             )
     if not pairs:
         where = recordings[0].path if recordings else "recordings"
-        what = f"no recording has images in {IMAGES}/"
-        raise UserError(where, what, "give recordings of the DDD17 archive")
+        raise UserError(
+            where, f"no recording has images in {IMAGES}/", "give recordings of the DDD17 archive"
+        )
     return pairs
 
 

@@ -55,13 +55,12 @@ def mask_names(path: Path) -> dict[int, str]:
         other = masks.setdefault(number, name)
         if other == name:
             continue
-        folder = PurePosixPath(name).parent
-        other_folder = PurePosixPath(other).parent
-        if folder == other_folder:
+        folders = [str(PurePosixPath(mask).parent) for mask in (other, name)]
+        if folders[0] == folders[1]:
             raise UserError(path, f"{other} and {name} are both mask {number}", "keep one of them")
         raise UserError(
             path,
-            f"mask {number} is in the folders {other_folder} and {folder} inside it",
+            f"mask {number} is in the folders {' and '.join(folders)} inside it",
             "keep the folder of the masks whose pixels are class indices",
         )
     if not masks:
@@ -193,8 +192,11 @@ def speed_at(root: Path, name: str, times: NDArray[np.int64]) -> NDArray[np.floa
     rows = load_array(path)
     is_table = rows.ndim == 2 and rows.shape[1] == 2 and rows.dtype.kind == "f" and len(rows)
     if not is_table or not np.isfinite(rows).all() or (np.diff(rows[:, 0]) < 0).any():
-        what = f"is {rows.dtype} {rows.shape}, not float (N, 2) with rising times and speeds in m/s"
-        raise UserError(path, what, "remove it")
+        raise UserError(
+            path,
+            f"is {rows.dtype} {rows.shape}, not float (N, 2) with rising times and speeds in m/s",
+            "remove it",
+        )
     return np.interp(times, *rows.astype(np.float64).T).astype(np.float32)
 
 
@@ -209,11 +211,14 @@ def with_checks(recording: LabelledRecording, kind: str, classes: int) -> Labell
     Raises:
         UserError: if the numbers of labels and of their windows differ.
     """
-    where = f"{recording.path}, recording {recording.name}"
     labels = recording.labels
+    where = f"{recording.path}, recording {recording.name}"
     if len(labels) != len(recording.labelled):
-        what = f"{len(labels)} labels for {len(recording.labelled)} labelled windows"
-        raise UserError(where, what, "give the window that ends at each label")
+        raise UserError(
+            where,
+            f"{len(labels)} labels for {len(recording.labelled)} labelled windows",
+            "give the window that ends at each label",
+        )
     size = (recording.region.height, recording.region.width)
     check = partial(_check, labels, where, kind, size, classes)
     return replace(recording, labels=Subset(labels, np.arange(len(labels)), check))

@@ -6,8 +6,7 @@ from tespec.core.errors import UserError
 from tespec.datasets.base import LabelledDataset, RecordingFiles
 from tespec.datasets.labels import DEPTH, DepthMaps, label_spacing
 from tespec.datasets.recording import LabelledRecording
-from tespec.datasets.sources import EventSource, recording_exists
-from tespec.datasets.splits import unique_path
+from tespec.datasets.sources import EventSource
 from tespec.events.histogram import Region
 from tespec.events.readers.hdf5 import AGAIN, dataset, translate_errors
 from tespec.events.readers.mvsec import SENSOR
@@ -65,10 +64,7 @@ class Mvsec(LabelledDataset):
 
     def find(self, split: str, name: str) -> RecordingFiles:
         folders = (self.root, *sorted(self.root.iterdir()))
-        paths = [path for path in (f / f"{name}{DATA}" for f in folders) if recording_exists(path)]
-        if not paths:
-            self.refuse_missing(self.root / f"{name}{DATA}", split)
-        data = unique_path(paths)
+        data = self.locate([folder / f"{name}{DATA}" for folder in folders], split)
         truth = data.with_name(f"{name}{TRUTH}")
         if not truth.is_file():
             raise UserError(truth, "no such file", "copy the ground truth next to the events")
@@ -98,8 +94,11 @@ class Mvsec(LabelledDataset):
                 f"the events at {facts.t_first} to {facts.t_last}",
                 "copy events and ground truth again",
             )
-        labels = DepthMaps(truth, DEPTH_MAPS, tuple(maps.tolist()))
-        begin = int(begins[maps[0]])
-        region = Region(facts.height, facts.width)
-        left_out = count - len(maps)
-        return self.labelled(files, region, labels, times[maps], begin, left_out=left_out)
+        return self.labelled(
+            files,
+            Region(facts.height, facts.width),
+            DepthMaps(truth, DEPTH_MAPS, tuple(maps.tolist())),
+            times[maps],
+            begin=int(begins[maps[0]]),
+            left_out=count - len(maps),
+        )

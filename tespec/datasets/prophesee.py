@@ -19,8 +19,8 @@ from tespec.datasets.archive import REPRESENTATIONS, WINDOW_OF_FRAME, WINDOW_US,
 from tespec.datasets.base import HELD_OUT, SPLITS, TRAIN, UNKNOWN, LabelledDataset, RecordingFiles
 from tespec.datasets.labels import BOXES, speed_at
 from tespec.datasets.recording import LabelledRecording, reduced
-from tespec.datasets.sources import EventSource
-from tespec.datasets.splits import split_folders, split_named, unique_path
+from tespec.datasets.sources import EventSource, unique_path
+from tespec.datasets.splits import split_folders, split_named
 from tespec.events.readers.arrays import AGAIN, load_array, load_arrays
 from tespec.events.store import STORE
 from tespec.registry import DATASETS
@@ -239,8 +239,11 @@ class PropheseeDataset(LabelledDataset):
         ]
         if self.root not in folders and len(folders) != 1:
             count = f" ({len(folders)} of its folders do)" if folders else ""
-            what = f"has no train, val or test folder{count}"
-            raise UserError(self.root, what, "give the folder that contains them")
+            raise UserError(
+                self.root,
+                f"has no train, val or test folder{count}",
+                "give the folder that contains them",
+            )
         self.root = folders[0]
         self.folders = {}
         for split in self.splits:
@@ -270,27 +273,31 @@ class PropheseeDataset(LabelledDataset):
         """Names of the recordings of a split, without those in `protocol.skip`."""
         names = super().names(split)
         folder = self.folders[split]
-        skipped = self.protocol.skip
         if names == ALL_RECORDINGS:
             names = tuple(self._paths.get(split, ()))
             for path in sorted(folder.glob(f"*{BOX_FILE}")):
-                if path.name.removesuffix(BOX_FILE) not in (*names, *skipped):
-                    remedy = "copy the recording's events next to its boxes"
-                    raise UserError(path, "has no events next to it", remedy)
+                if path.name.removesuffix(BOX_FILE) not in (*names, *self.protocol.skip):
+                    raise UserError(
+                        path,
+                        "has no events next to it",
+                        "copy the recording's events next to its boxes",
+                    )
         if not names:
             raise UserError(folder, "holds no recordings", "copy the split's files into it")
-        return tuple(name for name in names if name not in skipped)
+        return tuple(name for name in names if name not in self.protocol.skip)
 
     def find(self, split: str, name: str) -> RecordingFiles:
-        if name not in self._paths.get(split, {}):
-            self.refuse_missing(self.folders[split] / f"{name}_td.dat", split)
-        path = self._paths[split][name]
+        default = self.folders[split] / f"{name}_td.dat"
+        path = self._paths.get(split, {}).get(name) or self.locate([default], split)
         if self.layout == ARCHIVE:
             return RecordingFiles(name, split, ArchiveSource(path, self.given_sensor), ())
         boxes = path.with_name(name + BOX_FILE)
         if not boxes.is_file():
-            remedy = "copy the recording's boxes next to its events"
-            raise UserError(boxes, "no such file, but events exist", remedy)
+            raise UserError(
+                boxes,
+                "no such file, but events exist",
+                "copy the recording's boxes next to its events",
+            )
         # Older files do not name the sensor's size.
         source = EventSource(path, self.given_sensor, default=self.sensor)
         return RecordingFiles(name, split, source, (boxes,))
@@ -307,15 +314,24 @@ class PropheseeDataset(LabelledDataset):
         start = start_of(facts.t_first)
         times = choose_frames(boxes.t, self.protocol, start)
         if not len(times):
-            what = f"no label frame from {stored.t[0]} to {stored.t[-1]} us passes the filters"
-            raise UserError(path, what, SKIP)
+            raise UserError(
+                path,
+                f"no label frame from {stored.t[0]} to {stored.t[-1]} us passes the filters",
+                SKIP,
+            )
         region = reduced(*sensor, self.downsample)
         left_out = len(np.unique(stored.t)) - len(times)
         # most boxes are between frames
         boxes = boxes.keep(np.isin(boxes.t, times)).downsampled(region.factor, sensor)
-        begin = min(start, int(times[0]) - 1)
-        labels = BoxLabels(boxes, times)
-        return self.labelled(files, region, labels, times, begin, left_out=left_out, start=start)
+        return self.labelled(
+            files,
+            region,
+            BoxLabels(boxes, times),
+            times,
+            begin=min(start, int(times[0]) - 1),
+            left_out=left_out,
+            start=start,
+        )
 
     def _open_archive(
         self, files: RecordingFiles, source: ArchiveSource, count: int
@@ -330,14 +346,20 @@ class PropheseeDataset(LabelledDataset):
         box_times, first_rows = np.unique(boxes.t, return_index=True)
         if not np.array_equal(first_rows, row_of_frame) or len(label_indices) != len(row_of_frame):
             counts = f"{len(box_times)}, {len(row_of_frame)} and {len(label_indices)} label frames"
-            what = f"boxes, {ROW_OF_FRAME} and {WINDOW_OF_FRAME.name} do not match ({counts})"
-            raise UserError(path, what, "unpack the archive again")
+            raise UserError(
+                path,
+                f"boxes, {ROW_OF_FRAME} and {WINDOW_OF_FRAME.name} do not match ({counts})",
+                "unpack the archive again",
+            )
         # A label has the time at which its window ends. In Gen1, its boxes are 1 us earlier.
         times = windows[label_indices, 1]
         distance = int(np.abs(box_times - times).max())
         if distance > WINDOW_US:
-            what = f"has boxes {distance} us from the end of their window"
-            raise UserError(path, what, "unpack the archive again")
+            raise UserError(
+                path,
+                f"has boxes {distance} us from the end of their window",
+                "unpack the archive again",
+            )
         boxes = boxes._replace(t=np.repeat(times, np.diff(first_rows, append=len(boxes.t))))
         if not self.contiguous:
             windows = windows[label_indices]

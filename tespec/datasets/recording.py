@@ -186,8 +186,8 @@ def fixed_windows(
     facts = source.facts
     length = window_us(window_ms)
     end = max(facts.t_last + 1, facts.t_first + length * at_least_one)
-    windows = contiguous_windows(facts.t_first, end, length)
-    return Recording(name, source, reduced(facts.height, facts.width, downsample), windows)
+    region = reduced(facts.height, facts.width, downsample)
+    return Recording(name, source, region, contiguous_windows(facts.t_first, end, length))
 
 
 @dataclass(frozen=True, eq=False)
@@ -418,16 +418,21 @@ def require_stored(
         if not isinstance(recording.source, ArchiveSource):
             continue
         if selecting:
-            what = f"holds labels that RVT's protocol selected, so {selecting[0]} has no effect"
-            remedy = "leave it at its default, or give raw recordings"
-            raise UserError(recording.path, what, remedy)
+            raise UserError(
+                recording.path,
+                f"holds labels that RVT's protocol selected, so {selecting[0]} has no effect",
+                "leave it at its default, or give raw recordings",
+            )
         if not downsampled:
             continue
         region = recording.source.region
         stored = region.factor
         if stored > 1 and downsample.keep != "nearest":
-            remedy = "set downsample.keep to nearest"
-            raise UserError(recording.path, "was downsampled with keep=nearest", remedy)
+            raise UserError(
+                recording.path,
+                "was downsampled with keep=nearest",
+                "set downsample.keep to nearest",
+            )
         factor = reduced(stored * region.height, stored * region.width, downsample).factor
         if factor != stored:
             raise UserError(

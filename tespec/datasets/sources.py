@@ -1,7 +1,7 @@
 """Events of a recording, packed or not, from which each worker computes histograms."""
 
 import multiprocessing
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -135,6 +135,13 @@ def read_rectification(path: Path, height: int, width: int) -> NDArray[np.int16]
 def recording_exists(path: Path) -> bool:
     """Whether a recording, or its packed store, exists."""
     return path.exists() or (store_of(path) / HEADER).is_file()
+
+
+def unique_path(paths: Sequence[Path]) -> Path:
+    """Return the first of one or more paths; refuse those that do not link to the same file."""
+    if len({path.resolve() for path in paths}) > 1:
+        raise UserError(paths[0], f"also exists as {paths[1]}", "keep one of them")
+    return paths[0]
 
 
 class Packing(NamedTuple):

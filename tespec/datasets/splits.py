@@ -2,11 +2,9 @@
 
 import os
 import re
-from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from tespec.core.errors import UserError
 from tespec.datasets.base import HELD_OUT, SPLITS, TEST, TRAIN, UNKNOWN
 
 NAMES = {
@@ -65,10 +63,3 @@ def search_folders(root: Path) -> list[Path]:
     outer = [path for _, path in split_folders(root)]
     inner = [path for folder in outer for _, path in split_folders(folder)]
     return [root, *outer, *inner]
-
-
-def unique_path(paths: Sequence[Path]) -> Path:
-    """Return the first of one or more paths; refuse those that do not link to the same file."""
-    if len({path.resolve() for path in paths}) > 1:
-        raise UserError(paths[0], f"also exists as {paths[1]}", "keep one of them")
-    return paths[0]

@@ -192,7 +192,11 @@ def playable_lanes(draw, random_fraction=0.0):
         )
     )
     return Lanes(
-        tuple(lengths), segments, draw(st.integers(1, 9)), draw(st.integers(0, 2**40)), random_fraction
+        tuple(lengths),
+        segments,
+        draw(st.integers(1, 9)),
+        draw(st.integers(0, 2**40)),
+        random_fraction,
     )
 
 

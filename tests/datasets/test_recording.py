@@ -181,7 +181,12 @@ def test_every_beginning_is_spread_evenly(count):
 
 
 def built(world, task, arch, share=1.0):
-    changes = [f"label_fraction={share}", "batch_size=4", "labels_per_chunk=null", "sampling=random"]
+    changes = [
+        f"label_fraction={share}",
+        "batch_size=4",
+        "labels_per_chunk=null",
+        "sampling=random",
+    ]
     return build_task(
         settings_of(Data(world / task, "sample"), task, arch, None, changes), world / task
     )
@@ -215,7 +220,7 @@ def test_no_other_label_is_seen_and_each_of_them_is(tiny_world, task, arch):
     steps = one.steps(0)
     for step in range(60):
         for lane, slot in zip(steps._share, steps._slots(step), strict=True):
-            recording = steps._labelled[slot.recording]
+            recording = steps._labelled_recordings[slot.recording]
             name = recording.name.partition(" (part ")[0]
             chosen = steps._choose(recording.labels_in(slot.first, steps.segments), lane, step)
             assert len(chosen) > 0
