@@ -141,8 +141,8 @@ def _hold_out(root: Path, paths: Sequence[Path]) -> list[Path]:
     for path in by_hash:
         by_folder.setdefault(path.parent, []).append(path)
     groups = [group for group in by_folder.values() if len(group) > 1] or [by_hash]
-    counts = [max(1, round(HELD_OUT_FRACTION * len(group))) for group in groups]
-    return sorted(path for group, n in zip(groups, counts, strict=True) for path in group[:n])
+    parts = (group[: max(1, round(HELD_OUT_FRACTION * len(group)))] for group in groups)
+    return sorted(path for part in parts for path in part)
 
 
 def _is_split(folder: Path, split: str) -> bool:

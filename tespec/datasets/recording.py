@@ -59,7 +59,7 @@ def label_windows(
 
 
 def window_us(length_ms: float) -> int:
-    """Convert the length of a window to whole us, at least one."""
+    """Round the length of a window to us, at least one."""
     if not isinstance(length_ms, int | float) or not 1 <= length_ms * 1000 < math.inf:
         raise UserError(
             "window_ms", f"{length_ms!r} is not a length of at least 1 us", "give a number of ms"
@@ -282,7 +282,7 @@ def spread(count: int, total: int) -> list[int]:
     """Choose evenly spread indices.
 
     Args:
-        count: number of indices; all if there are at most as many.
+        count: number of indices, or `total` if that is smaller.
         total: length of the indexed sequence.
     """
     return np.linspace(0, total - 1, min(count, total)).astype(int).tolist()
@@ -327,8 +327,8 @@ def cut_at_gaps(recordings: Sequence[LabelledRecording], longest: int) -> list[L
             if len(labels):
                 first = max(0, int(labels[0]) - longest + 1)
                 end = max(int(labels[-1]) + 1, first + longest)
+                name = f"{recording.name} (part {number})" if len(gaps) else recording.name
                 part = recording.part(first, min(len(recording), end))
-                name = f"{part.name} (part {number})" if len(gaps) else part.name
                 parts.append(replace(part, name=name))
     return parts
 
@@ -354,7 +354,7 @@ def fingerprint(*splits: Sequence[Recording]) -> str:
 
 def event_corrections(recordings: Iterable[Recording]) -> dict[str, str]:
     """Describe how many events packing mended or dropped, as a line for a record's protocol."""
-    sources = {each.path: each.source for each in recordings}
+    sources = {recording.path: recording.source for recording in recordings}
     streams = [source.stream for source in sources.values() if isinstance(source, EventSource)]
     changed = [stream for stream in streams if stream.clamped or stream.dropped]
     if not changed:

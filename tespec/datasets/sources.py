@@ -23,7 +23,7 @@ from tespec.events.readers.hdf5 import AGAIN, dataset, translate_errors
 from tespec.events.store import HEADER, Facts, header_of, store_of
 
 RECTIFY_MAP = "rectify_map"
-LOADED = 4  # recordings without a store that are kept in memory
+LOADED = 4  # recordings without a store that stay in memory
 Windows = NDArray[np.int64]  # (N, 2) start and end of each in us, end exclusive
 
 
