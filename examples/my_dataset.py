@@ -1,4 +1,4 @@
-"""A custom data set: one folder per drive with events, masks and their times; the task is in drives.yaml."""
+"""A custom data set: a folder per drive with events, masks and their times; task in drives.yaml."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from tespec.core.config import add_file
 from tespec.core.errors import UserError
 from tespec.datasets.base import LabelledDataset, RecordingFiles
 from tespec.datasets.labels import MaskFiles, mask_names, read_stamps
-from tespec.datasets.sources import EventSource, is_there
+from tespec.datasets.sources import EventSource
 from tespec.events.histogram import Region
 from tespec.registry import DATASETS
 
@@ -31,22 +31,20 @@ class Drives(LabelledDataset):
     def find(self, split, name):
         """Files of one drive."""
         folder = self.root / split / name
-        if not is_there(folder / "events.dat"):
-            raise UserError(
-                folder / "events.dat",
-                f"drive of the {split} split is missing",
-                "copy it into the folder",
-            )
-        source = EventSource(folder / "events.dat", self.given_sensor)
+        source = EventSource(self.locate([folder / "events.dat"], split), self.given_sensor)
         return RecordingFiles(name, split, source, (folder / "masks", folder / "times.txt"))
 
     def open(self, files):
         """Open one drive with its masks; the first mask's events begin at the first event."""
-        facts, (masks, stamps) = files.source.facts, files.beside
-        names, times = mask_names(masks), read_stamps(stamps)
+        facts = files.source.facts  # sensor size, first and last time, number of events
+        masks, stamps = files.label_files
+        names = mask_names(masks)
+        times = read_stamps(stamps)  # (K,) us
         if len(times) != len(names):
             raise UserError(
                 stamps, f"contains {len(times)} times for {len(names)} masks", "copy both again"
             )
-        labels, region = MaskFiles(masks, tuple(names.values())), Region(facts.height, facts.width)
-        return self.labelled(files, region, labels, times, min(facts.t_first, int(times[0]) - 1))
+        labels = MaskFiles(masks, tuple(names.values()))
+        region = Region(facts.height, facts.width)
+        begin = min(facts.t_first, int(times[0]) - 1)
+        return self.labelled(files, region, labels, times, begin)

@@ -1,4 +1,7 @@
-"""Recordings with and without labels, and batches of them; importing this package registers the data sets."""
+"""Recordings with and without labels, and batches of them.
+
+Importing this package registers the data sets.
+"""
 
 from tespec.datasets.ddd17 import Ddd17
 from tespec.datasets.dsec import Dsec

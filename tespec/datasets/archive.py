@@ -27,10 +27,13 @@ REPRESENTATIONS = Path("event_representations_v2") / "stacked_histogram_dt=50_nb
 FACTORS = {"event_representations.h5": 1, "event_representations_ds2_nearest.h5": 2}
 TIMES = REPRESENTATIONS / "timestamps_us.npy"  # of windows: ends (N,), or starts and ends (N, 2)
 WINDOW_OF_FRAME = REPRESENTATIONS / "objframe_idx_2_repr_idx.npy"  # (K,) for each label frame
-BINS, WINDOW_US = 10, 50_000
+BINS = 10
+WINDOW_US = 50_000
 STORED_RULE: Rule = "rvt"
-# Lengths and spacings of windows, which vary a little since windows are fitted between labels.
-SHORTEST_US, LONGEST_US = 45_000, 55_000
+# Limits of lengths and spacings of windows, which vary a little since windows are fitted between
+# labels.
+SHORTEST_US = 45_000
+LONGEST_US = 55_000
 
 
 @dataclass(frozen=True)
@@ -45,20 +48,24 @@ class ArchiveSource:
     def file(self) -> Path:
         """HDF5 file of the histograms."""
         folder = self.path / REPRESENTATIONS
-        found = next((folder / name for name in FACTORS if (folder / name).is_file()), None)
-        if found is None:
-            raise UserError(
-                folder, f"holds neither {' nor '.join(FACTORS)}", "unpack the archive again"
-            )
-        return found
+        for name in FACTORS:
+            if (folder / name).is_file():
+                return folder / name
+        raise UserError(
+            folder, f"holds neither {' nor '.join(FACTORS)}", "unpack the archive again"
+        )
 
     @property
     def data(self) -> h5py.Dataset:
         """Stored histograms (N, 2*bins, H, W) uint8."""
         stored = dataset(self.file, "data", "u", 4)
         if stored.dtype != np.uint8 or stored.shape[1] != 2 * BINS:
-            what = f"data is {stored.dtype} {stored.shape} instead of uint8 (windows, {2 * BINS}, H, W)"
-            raise UserError(self.file, what, AGAIN)
+            raise UserError(
+                self.file,
+                f"data is {stored.dtype} {stored.shape} "
+                f"instead of uint8 (windows, {2 * BINS}, H, W)",
+                AGAIN,
+            )
         return stored
 
     @property
@@ -71,7 +78,8 @@ class ArchiveSource:
     @property
     def region(self) -> Region:
         """Region with the size and the downsampling factor of the stored histograms."""
-        (height, width), factor = self.data.shape[2:], FACTORS[self.file.name]
+        height, width = self.data.shape[2:]
+        factor = FACTORS[self.file.name]
         resolve_size(self.path, self.sensor, named=(factor * height, factor * width))
         return Region(height, width, factor)
 
@@ -85,71 +93,93 @@ class ArchiveSource:
 
         RVT's archive of Gen1 stores their starts and ends, that of 1Mpx only their ends.
         """
-        path, count = self.path / TIMES, len(self.data)
+        path = self.path / TIMES
+        count = len(self.data)
         times = load_array(path)
-        known = times.dtype.kind in "iu" and times.shape in ((count,), (count, 2))
-        if not known or (times[1:] <= times[:-1]).any():
-            what = f"does not hold {count} increasing times, one for each histogram"
-            raise UserError(path, what, AGAIN)
-        times = times.astype(np.int64)
-        starts, ends = (times[:, 0], times[:, 1]) if times.ndim == 2 else (times - WINDOW_US, times)
-        lengths = ends - starts
+        is_readable = times.dtype.kind in "iu" and times.shape in ((count,), (count, 2))
+        if not is_readable or (times[1:] <= times[:-1]).any():
+            raise UserError(
+                path, f"does not hold {count} increasing times, one for each histogram", AGAIN
+            )
+        windows = times.astype(np.int64)
+        if windows.ndim == 1:
+            windows = np.stack([windows - WINDOW_US, windows], axis=1)
+        lengths = windows[:, 1] - windows[:, 0]
         if ((lengths < SHORTEST_US) | (lengths > LONGEST_US)).any():
-            what = f"its windows last {lengths.min()} to {lengths.max()} us, not {WINDOW_US}"
-            raise UserError(path, what, AGAIN)
+            raise UserError(
+                path,
+                f"its windows last {lengths.min()} to {lengths.max()} us, not {WINDOW_US}",
+                AGAIN,
+            )
         # Gen1 archives of RVT's public script cover 50 ms of each 125 ms: 60 % of the events are
         # lost.
-        spacing = float(np.median(np.diff(ends))) if count > 1 else WINDOW_US
+        spacing = float(np.median(np.diff(windows[:, 1]))) if count > 1 else WINDOW_US
         if not SHORTEST_US <= spacing <= LONGEST_US:
-            what = f"windows of 50 ms are {spacing / 1000:g} ms apart, so events between them are missing"
-            remedy = "give RVT's own archive (not one made with its public script), or the raw recordings"
-            raise UserError(path, what, remedy)
-        return np.stack([starts, ends], axis=1)
+            raise UserError(
+                path,
+                f"windows of 50 ms are {spacing / 1000:g} ms apart, "
+                "so events between them are missing",
+                "give RVT's own archive (not one made with its public script), "
+                "or the raw recordings",
+            )
+        return windows
 
     def window_of_frame(self) -> NDArray[np.int64]:
         """Index (K,) of the window of each label frame, rising.
 
         As in uzh-rpg/RVT (data/genx_utils/sequence_base.py), which does not match times.
         """
-        index, count = load_array(self.path / WINDOW_OF_FRAME), len(self.windows)
-        rising = index.ndim == 1 and index.dtype.kind in "iu" and (index[1:] > index[:-1]).all()
-        if not rising or ((index < 0) | (index >= count)).any():
-            what = f"does not hold rising indices of {count} histograms"
-            raise UserError(self.path / WINDOW_OF_FRAME, what, AGAIN)
+        index = load_array(self.path / WINDOW_OF_FRAME)
+        count = len(self.windows)
+        is_rising = index.ndim == 1 and index.dtype.kind in "iu" and (index[1:] > index[:-1]).all()
+        if not is_rising or ((index < 0) | (index >= count)).any():
+            raise UserError(
+                self.path / WINDOW_OF_FRAME,
+                f"does not hold rising indices of {count} histograms",
+                AGAIN,
+            )
         return index.astype(np.int64)
 
     def require_window(self, length_ms: float | None) -> None:
         """Refuse windows of another length than the stored ones."""
         if length_ms is None or length_ms * 1000 != WINDOW_US:
-            asked = (
-                "of all events since the previous label" if length_ms is None else f"{length_ms:g}"
-            )
-            remedy = f"give --set window_ms={WINDOW_US // 1000}, or the raw recordings"
+            requested = f"{length_ms:g}" if length_ms else "of all events since the previous label"
             raise UserError(
-                self.path, f"holds windows of {WINDOW_US / 1000:g} ms, not {asked}", remedy
+                self.path,
+                f"holds windows of {WINDOW_US // 1000} ms, not {requested}",
+                f"give --set window_ms={WINDOW_US // 1000}, or the raw recordings",
             )
 
     def fill(
         self, out: NDArray[np.uint8], windows: Windows, binning: Binning, flip_zoom: FlipZoom | None
     ) -> None:
-        """Write stored histograms, see `Recording.fill`; another binning and other windows are refused."""
-        bins, rule = binning.bins, binning.rule
-        if (bins, rule) != (BINS, STORED_RULE):
-            what = f"holds histograms of {BINS} bins with rule {STORED_RULE}, not {bins} bins with rule {rule}"
+        """Write stored histograms of T windows to `out`, see `Recording.fill`.
+
+        Args:
+            out: (T, 2*bins, H, W) uint8.
+            windows: (T, 2) in us.
+            binning: bins and rule.
+            flip_zoom: flip and zoom of the histograms; None: neither.
+
+        Raises:
+            UserError: if the archive has another binning or other windows.
+        """
+        if (binning.bins, binning.rule) != (BINS, STORED_RULE):
             raise UserError(
                 self.path,
-                what,
+                f"holds histograms of {BINS} bins with rule {STORED_RULE}, "
+                f"not {binning.bins} bins with rule {binning.rule}",
                 f"give --set bins={BINS} --set rule={STORED_RULE}, or the raw recordings",
             )
-        places = np.searchsorted(self.windows[:-1, 1], windows[:, 1])
-        if (self.windows[places] != windows).any():
+        indices = np.searchsorted(self.windows[:-1, 1], windows[:, 1])
+        if (self.windows[indices] != windows).any():
             raise UserError(
                 self.path, "has no histogram for one of the windows", "give the raw recordings"
             )
         data = self.data
-        for histogram, place in zip(out, places.tolist(), strict=True):
+        for histogram, index in zip(out, indices.tolist(), strict=True):
             with translate_errors(self.file, "a histogram"):
-                stored = data[place]
+                stored = data[index]
             if stored.max() > CLIP:
                 raise UserError(self.file, f"holds counts above {CLIP}", AGAIN)
             histogram[...] = stored if flip_zoom is None else apply_maps(stored, flip_zoom, 0)
@@ -164,5 +194,10 @@ def is_archive(folder: Path) -> bool:
 
 
 def source_of(path: Path, sensor: Size | None = None) -> Source:
-    """Source of a recording, either events or histograms; `sensor` is the user's (height, width) in px."""
+    """Make the source of a recording, either events or histograms.
+
+    Args:
+        path: file or folder of the recording.
+        sensor: the user's (height, width) in px; None: not given.
+    """
     return ArchiveSource(path, sensor) if is_archive(path) else EventSource(path, sensor)

@@ -26,8 +26,14 @@ def sample_flip_zoom(
 ) -> FlipZoom:
     """Sample a flip and a zoom (paper, table "Augmentation Transformations").
 
-    Zooming in by f crops 1/f of the height and width at a random position. Zooming out by f places
+    Zooming in by f crops 1/f of the height and width at a random position. Zooming out by f puts
     the full image, at 1/f of its size, at a random position. Resampling is nearest-exact.
+
+    Args:
+        generator: random generator.
+        settings: probabilities of the transformations, and ranges of the zoom factor.
+        height: rows of the images.
+        width: columns of the images.
     """
     flip = generator.random() < settings.flip
     axes = [(np.arange(side), 1.0, 0.0) for side in (height, width)]
@@ -59,14 +65,19 @@ def _zoom_out(side: int, factor: float, position: float) -> tuple[NDArray[np.int
 
 
 def transform_boxes(boxes: Boxes, flip_zoom: FlipZoom) -> Boxes:
-    """Flip and zoom boxes, clip them to the last visible pixel, and drop those without an area.
+    """Flip and zoom boxes, clip them to the last visible pixel, and remove those without an area.
 
     As in uzh-rpg/RVT, data/genx_utils/labels.py: coordinates are those of pixels from 0 to side -
     1, so a flip maps 0 to side - 1, and the last visible pixel is `scale` px wide when zoomed in.
+
+    Args:
+        boxes: boxes in px of the image.
+        flip_zoom: flip and zoom of the image.
     """
     # for left, top, right and bottom
     size = np.array([len(flip_zoom.columns), len(flip_zoom.rows)] * 2)
-    scale, shift = np.array(flip_zoom.scale[::-1] * 2), np.array(flip_zoom.shift[::-1] * 2)
+    scale = np.array(flip_zoom.scale[::-1] * 2)
+    shift = np.array(flip_zoom.shift[::-1] * 2)
     flipped = scale < 0
     corners = np.where(flipped, size - 1 - boxes.corners[:, [2, 3, 0, 1]], boxes.corners)
     shift = np.where(flipped, shift + size * scale, shift)  # that of the flipped image
@@ -74,21 +85,27 @@ def transform_boxes(boxes: Boxes, flip_zoom: FlipZoom) -> Boxes:
     zoomed_in = np.minimum((size - 1) * scale + shift, size) - scale
     last = np.where(scale > 1, zoomed_in, size * scale + shift - 1)
     corners = np.clip(corners * scale + shift, 0, last).astype(np.float32)
-    moved = boxes._replace(corners=corners)
-    return moved.keep(np.all(moved.size > 0, axis=1))
+    transformed = boxes._replace(corners=corners)
+    return transformed.keep(np.all(transformed.size > 0, axis=1))
 
 
 def apply_maps(image: NDArray[Any], flip_zoom: FlipZoom, outside: float) -> NDArray[Any]:
-    """Flip and zoom an image (..., H, W); pixels from outside of the image get the value `outside`.
+    """Flip and zoom an image.
 
-    Returns the image itself if nothing changes.
+    Args:
+        image: (..., H, W) of any type.
+        flip_zoom: flip and zoom for images of this size.
+        outside: value of pixels from outside of the image.
+
+    Returns:
+        The transformed image, or the image itself if nothing changes.
     """
-    moved = image
+    transformed = image
     # Indexing one axis at a time takes a third of the time of indexing both together; most axes do
     # not change.
     for axis, sources in ((-2, flip_zoom.rows), (-1, flip_zoom.columns)):
         if np.array_equal(sources, np.arange(image.shape[axis])):
             continue
-        moved = moved.take(sources, axis=axis)
-        moved.swapaxes(axis, -1)[..., sources == DROPPED] = outside
-    return moved
+        transformed = transformed.take(sources, axis=axis)
+        transformed.swapaxes(axis, -1)[..., sources == DROPPED] = outside
+    return transformed

@@ -20,14 +20,14 @@ from tespec.core.settings import ARCHITECTURES, Binning, Downsample, OfRecording
 from tespec.datasets.archive import Source
 from tespec.datasets.labels import speed_at, with_checks
 from tespec.datasets.recording import LabelledRecording, Labels, label_windows, window_us
-from tespec.datasets.sources import pack_missing
+from tespec.datasets.sources import pack_missing, recording_exists, unique_path
 from tespec.events import Events
 from tespec.events.histogram import Region
 
 SPLITS = TRAIN, HELD_OUT, TEST = "train", "val", "test"
 # in place of a split: a recording of the data set whose split cannot be determined
 UNKNOWN = "unknown"
-# a label this long before the first or after the last event means another clock
+# labels this long before the first or after the last event have another clock
 LATEST_US = 1_000_000
 
 
@@ -37,7 +37,7 @@ class RecordingFiles(NamedTuple):
     name: str
     split: str
     source: Source  # of its histograms
-    beside: tuple[Path, ...]  # other files: labels, label times, speeds
+    label_files: tuple[Path, ...]  # labels, label times, speeds
 
 
 class LabelledWindow(NamedTuple):
@@ -55,7 +55,7 @@ class NoProtocol:
 
 
 class LabelledDataset(ABC):
-    """A labelled data set: item i is label i of a split and the events of the window that ends at it.
+    """A labelled data set: item i is label i of a split with the events of the window before it.
 
     Items are `LabelledWindow`s of arrays and need no torch. A data set can be pickled, so a torch
     `DataLoader` reads it with any number of workers (a `collate_fn` must pad boxes, whose number
@@ -113,7 +113,9 @@ class LabelledDataset(ABC):
         downsample: Downsample | None = None,
         protocol: Mapping[str, Any] | None = None,
     ) -> None:
-        self.root, self.split, self.events = Path(root), split, events
+        self.root = Path(root)
+        self.split = split
+        self.events = events
         if not self.root.is_dir():
             raise UserError(root, "no such folder", f"give the folder of the {self.title} data set")
         description = read_description(self.root)
@@ -126,25 +128,31 @@ class LabelledDataset(ABC):
             downsample = downsample or published.downsample
             protocol = published.protocol | dict(protocol or {})
         if window_ms is not None:
-            window_us(window_ms)  # refuses what is no length
-        self.window_ms, self.contiguous, self.given_sensor = window_ms, contiguous, sensor
+            window_us(window_ms)  # refuses other values than lengths
+        self.window_ms = window_ms
+        self.contiguous = contiguous
+        self.given_sensor = sensor
         self.binning = build(Binning, {"bins": bins, "rule": rule}, "histograms")
         self.protocol = build(self.protocol_type, protocol, "protocol")
-        self.downsample, self.classes = downsample, tuple(classes)
-        named = {
-            part: self.splits.get(part) if names is None else names
-            for part, names in splits.items()
+        self.downsample = downsample
+        self.classes = tuple(classes)
+        merged = {
+            **self.splits,
+            **{part: names for part, names in splits.items() if names is not None},
         }
-        self.splits = {part: tuple(names) for part, names in named.items() if names}
+        self.splits = {part: tuple(merged[part]) for part in splits if merged.get(part)}
         self._refuse_repeated(self.splits)
         if not self.divides_labels and downsample.factor != 1:
             raise UserError(
                 "downsample.factor", f"labels of {self.title} cannot be downsampled", "set it to 1"
             )
         if self.classes and description.classes and description.classes != self.classes:
-            listed = ", ".join(description.classes)
-            what = f"its dataset.json lists the classes {listed}, not {', '.join(self.classes)}"
-            raise UserError(root, what, "list the same classes in both")
+            raise UserError(
+                root,
+                f"its dataset.json lists the classes {', '.join(description.classes)}, "
+                f"not {', '.join(self.classes)}",
+                "list the same classes in both",
+            )
 
     def __len__(self) -> int:
         """Number of labels of the split."""
@@ -155,16 +163,16 @@ class LabelledDataset(ABC):
         recording, label = self._labels[index]
         window = int(recording.labelled[label])
         start, end = recording.windows[window].tolist()
-        events: Any = (
-            recording.stream.slice(start, end)
-            if self.events
-            else recording.histograms(window, 1, self.binning)[0]
-        )
+        events: NDArray[np.uint8] | Events
+        if self.events:
+            events = recording.stream.slice(start, end)
+        else:
+            events = recording.histograms(window, 1, self.binning)[0]
         return LabelledWindow(events, recording.labels[label], recording.name, end)
 
     @cached_property
     def _labels(self) -> list[tuple[LabelledRecording, int]]:
-        """Recording and number of each label of the split."""
+        """Recording and index of each label of the split."""
         pack_missing(files.source for files in self.files(self.split))
         return [
             (recording, label)
@@ -174,12 +182,14 @@ class LabelledDataset(ABC):
 
     def _refuse_repeated(self, splits: Mapping[str, Iterable[str]]) -> None:
         first: dict[str, str] = {}
-        for split, name in (
-            (split, name) for split, names in splits.items() for name in names if name != "*"
-        ):
-            if name in first:
-                what = f"{name} is in {first[name]} and again in {split}"
-                raise UserError(self.root, what, "list it once, in one of the splits")
+        listed = ((split, name) for split, names in splits.items() for name in names)
+        for split, name in listed:
+            if name != "*" and name in first:
+                raise UserError(
+                    self.root,
+                    f"{name} is in {first[name]} and again in {split}",
+                    "list it once, in one of the splits",
+                )
             first[name] = split
 
     def names(self, split: str) -> tuple[str, ...]:
@@ -187,11 +197,11 @@ class LabelledDataset(ABC):
         if split in self.splits:
             return tuple(self.splits[split])
         if split == HELD_OUT:
-            remedy = (
-                "move some from splits.train to splits.val (with --set, a config or a dataset.json)"
-            )
             raise UserError(
-                self.root, f"{self.title} has no validation split: no recordings are listed", remedy
+                self.root,
+                f"{self.title} has no validation split: no recordings are listed",
+                "move some from splits.train to splits.val "
+                "(with --set, a config or a dataset.json)",
             )
         raise UserError(
             self.root,
@@ -201,7 +211,31 @@ class LabelledDataset(ABC):
 
     @abstractmethod
     def find(self, split: str, name: str) -> RecordingFiles:
-        """Files of one recording of a split."""
+        """Find the files of a recording.
+
+        Args:
+            split: "train", "val" or "test".
+            name: name of the recording, see `names`.
+
+        Raises:
+            UserError: if a file is missing.
+        """
+
+    def locate(self, paths: Sequence[Path], split: str) -> Path:
+        """Return the recording that is at one of several paths.
+
+        Args:
+            paths: files or folders; a packed store stands for its recording.
+            split: split of the recording, for the message.
+
+        Raises:
+            UserError: if none exists, or several that are not links to one of them.
+        """
+        existing = [path for path in paths if recording_exists(path)]
+        if not existing:
+            what = f"recording of the {split} split is missing"
+            raise UserError(paths[0], what, "copy it there")
+        return unique_path(existing)
 
     def files(self, split: str) -> list[RecordingFiles]:
         """Files of each recording of a split, in the order of `names`."""
@@ -222,80 +256,93 @@ class LabelledDataset(ABC):
     ) -> LabelledRecording:
         """Build a labelled recording with windows as set by `window_ms` and `contiguous`.
 
-        `times` (K,) are those of the labels in us, rising, on the clock of the events; times on
-        another clock are refused. The first label's events start at `begin`, before it. `more` are
-        other fields of `LabelledRecording`.
+        Args:
+            files: files of the recording.
+            region: part of the sensor that carries labels.
+            labels: K labels in px of the histograms.
+            times: (K,) times of the labels in us, rising, on the clock of the events.
+            begin: time in us, before the first label, at which its events begin.
+            **more: other fields of `LabelledRecording`.
+
+        Raises:
+            UserError: if the labels have another clock than the events, or more rows.
         """
         facts = files.source.facts
         if region.height > facts.height:
-            what = f"has {facts.height} rows, fewer than the {region.height} rows with labels"
             raise UserError(
                 files.source.path,
-                what,
+                f"has {facts.height} rows, fewer than the {region.height} rows with labels",
                 "set protocol.rows, or specify the sensor's size in dataset.json",
             )
-        first, last = facts.t_first - LATEST_US, facts.t_last + LATEST_US
+        first = facts.t_first - LATEST_US
+        last = facts.t_last + LATEST_US
         if len(times) and not (first <= times[0] and facts.t_first < times[-1] <= last):
-            what = f"its labels are at {times[0]} to {times[-1]} us, the events at {facts.t_first} to {facts.t_last}"
-            where = f"{files.source.path}, recording {files.name}"
             raise UserError(
-                where,
-                what,
+                f"{files.source.path}, recording {files.name}",
+                f"its labels are at {times[0]} to {times[-1]} us, "
+                f"the events at {facts.t_first} to {facts.t_last}",
                 "copy events and labels again, or convert label times to the events' clock",
             )
-        windows, labelled = label_windows(times, begin, self.window_ms, self.contiguous)
+        windows, label_indices = label_windows(times, begin, self.window_ms, self.contiguous)
         more = {"ego_speed": speed_at(self.root, files.name, times)} | more
         return LabelledRecording(
-            files.name, files.source, region, windows, labels, labelled, **more
+            files.name, files.source, region, windows, labels, label_indices, **more
         )
 
     def open_checked(self, files: RecordingFiles) -> LabelledRecording:
         """Open one recording whose labels are checked as they are read."""
         recording = self.open(files)
-        return (
-            with_checks(recording, self.label_kind, len(self.classes))
-            if self.label_kind
-            else recording
-        )
+        if self.label_kind is None:
+            return recording
+        return with_checks(recording, self.label_kind, len(self.classes))
 
     def recordings(self, split: str) -> list[LabelledRecording]:
         """Open all recordings of a split."""
-        found, every = [], self.files(split)
+        recordings: list[LabelledRecording] = []
+        split_files = self.files(split)
         with progress(f"opening recordings ({split})", "recordings") as advance:
-            for number, files in enumerate(every, start=1):
-                found.append(self.open_checked(files))
-                advance(number, len(every), "")
-        return found
+            for files in split_files:
+                recordings.append(self.open_checked(files))
+                advance(len(recordings), len(split_files), "")
+        return recordings
 
     @classmethod
     def split_of(cls, path: Path, splits: Mapping[str, Sequence[str]]) -> str | None:
-        """Split of an official recording, in any folder; None for others, `UNKNOWN` if it could be in any split."""
-        return next(
-            (split for split in splits for name in splits[split] if cls.is_called(path, name)), None
-        )
+        """Determine the split of an official recording, in any folder.
+
+        Args:
+            path: file or folder.
+            splits: names of the recordings by split.
+
+        Returns:
+            The split, None for other recordings, or `UNKNOWN` if it could be in any split.
+        """
+        matches = (split for split in splits for name in splits[split] if cls.is_called(path, name))
+        return next(matches, None)
 
     @classmethod
     def is_called(cls, path: Path, name: str) -> bool:
-        """Whether a path belongs to the official recording `name`, judging by its own name and the folders above."""
+        """Whether a path or a folder above it is named after a recording.
+
+        Args:
+            path: file or folder.
+            name: name of an official recording.
+        """
         parts = [part.casefold() for part in path.parts[-LEVELS:]]
         pattern = rf"(?<![a-z0-9]){re.escape(name.casefold())}(?![a-z0-9])"
-        return any(
-            name.casefold() in part and re.search(pattern, part) is not None for part in parts
-        )
+        # The first condition is much faster.
+        return any(name.casefold() in part and re.search(pattern, part) for part in parts)
 
     def describe(self) -> dict[str, str]:
         """Describe the protocol: layout, events per label, and options."""
-        chosen = vars(self.protocol) | {"downsample": self.downsample.factor}
         events = "all events since the previous label"
-        if self.window_ms is not None:
-            length = f"{self.window_ms:g} ms"
-            events = (
-                f"{events} in windows of about {length}"
-                if self.contiguous
-                else f"the {length} before the label"
-            )
-        words = (
-            f"{name} {len(each) if isinstance(each, tuple) else each}"
-            for name, each in chosen.items()
+        if self.window_ms is not None and self.contiguous:
+            events += f" in windows of about {self.window_ms:g} ms"
+        elif self.window_ms is not None:
+            events = f"the {self.window_ms:g} ms before the label"
+        options = vars(self.protocol) | {"downsample": self.downsample.factor}
+        texts = (
+            f"{name} {len(value) if isinstance(value, tuple) else value}"
+            for name, value in options.items()
         )
-        return {"layout": self.layout, "events": events, "protocol": ", ".join(words)}
+        return {"layout": self.layout, "events": events, "protocol": ", ".join(texts)}

@@ -1,4 +1,7 @@
-"""Batches of training and of playing recordings: item k, a pure function of the arguments, is the batch of step k."""
+"""Batches of recordings, to train networks and to play them.
+
+Item k is the batch of step k, a pure function of the arguments.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -26,7 +29,15 @@ Collate = Callable[..., dict[str, Tensor]]
 def stack_masks(
     labels: Sequence[tuple[NDArray[np.uint8], FlipZoom]], size: tuple[int, int]
 ) -> dict[str, Tensor]:
-    """Stack masks to `labels` (L, H, W) uint8: the class of each pixel, 255 for unlabelled pixels."""
+    """Stack masks.
+
+    Args:
+        labels: L masks (H, W) of a step, each with its lane's flip and zoom.
+        size: (H, W) of the histograms.
+
+    Returns:
+        `labels` (L, H, W) uint8: the class of each pixel, 255 for unlabelled pixels.
+    """
     masks = [apply_maps(mask, flip_zoom, IGNORE) for mask, flip_zoom in labels]
     return {"labels": torch.from_numpy(np.array(masks, np.uint8).reshape(-1, *size))}
 
@@ -34,21 +45,34 @@ def stack_masks(
 def stack_depths(
     labels: Sequence[tuple[NDArray[np.float32], FlipZoom]], size: tuple[int, int]
 ) -> dict[str, Tensor]:
-    """Stack depth maps to `labels` (L, H, W) float32 in m, NaN for unknown depth; `Task` refuses to zoom them."""
+    """Stack depth maps; `Task` refuses to zoom them.
+
+    Args:
+        labels: L depth maps (H, W) of a step, each with its lane's flip and zoom.
+        size: (H, W) of the histograms.
+
+    Returns:
+        `labels` (L, H, W) float32 in m, NaN for unknown depth.
+    """
     depths = [apply_maps(depth, flip_zoom, np.nan) for depth, flip_zoom in labels]
     return {"labels": torch.from_numpy(np.array(depths, np.float32).reshape(-1, *size))}
 
 
 def pad_boxes(labels: Sequence[tuple[Boxes, FlipZoom]], size: tuple[int, int]) -> dict[str, Tensor]:
-    """Pad boxes to `boxes` (L, M, 5) float32: class, left, top, right and bottom in px.
+    """Stack boxes, padded to the same number.
 
-    M is the largest number of boxes of a label, at least 1. Padding has the class `NO_BOX`.
+    Args:
+        labels: boxes of L labels of a step, each with its lane's flip and zoom.
+        size: (H, W) of the histograms.
+
+    Returns:
+        `boxes` (L, M, 5) float32: class, left, top, right and bottom in px. M is the largest number
+        of boxes of a label, at least 1. Padding has the class `NO_BOX`.
     """
-    moved = [transform_boxes(boxes, flip_zoom) for boxes, flip_zoom in labels]
-    padded = np.full(
-        (len(moved), max([1, *(len(boxes.label) for boxes in moved)]), 5), NO_BOX, np.float32
-    )
-    for row, boxes in zip(padded, moved, strict=True):
+    transformed = [transform_boxes(boxes, flip_zoom) for boxes, flip_zoom in labels]
+    most = max([1, *(len(boxes.label) for boxes in transformed)])
+    padded = np.full((len(labels), most, 5), NO_BOX, np.float32)  # (L, M, 5)
+    for row, boxes in zip(padded, transformed, strict=True):
         row[: len(boxes.label)] = np.column_stack([boxes.label, boxes.corners])
     return {"boxes": torch.from_numpy(padded)}
 
@@ -72,25 +96,23 @@ class StepBatches(Dataset[dict[str, Tensor]]):
         mask: Mask | None = None,
         ends: tuple[Indices, ...] | None = None,
     ) -> None:
-        lengths, segments = tuple(map(len, recordings)), settings.segments
+        lengths = tuple(map(len, recordings))
+        segments = settings.segments
         self._lanes = Lanes(
             lengths, segments, settings.batch_size, seed, SAMPLING[settings.sampling], ends
         )
         if not self._lanes.playable:
-            where, longest = (
-                recordings[0].path.parent if recordings else "recordings",
-                max(lengths, default=0),
-            )
-            what = f"no recording has the {segments} windows of a chunk, the longest has {longest}"
+            longest = max(lengths, default=0)
             raise UserError(
-                where,
-                what,
+                recordings[0].path.parent if recordings else "recordings",
+                f"no recording has the {segments} windows of a chunk, the longest has {longest}",
                 f"set segments to {longest} or fewer" if longest else "give longer recordings",
             )
         self._recordings, self._settings, self._mask = recordings, settings, mask
         self._share = lanes_of(settings.batch_size, shard)
         self._size = recordings[0].region.height, recordings[0].region.width
-        self.segments, self.has_no_continuation = segments, self._lanes.has_no_continuation
+        self.segments = segments
+        self.has_no_continuation = self._lanes.has_no_continuation
         self.left_out = tuple(
             recording.name for recording in recordings if len(recording) < segments
         )
@@ -117,21 +139,22 @@ class StepBatches(Dataset[dict[str, Tensor]]):
 
     def _flip_zooms(self, slots: Sequence[Slot]) -> list[FlipZoom]:
         """Sample the flip and zoom of each lane, fixed within a pass over a recording."""
-        passes = zip(self._share, slots, strict=True)
-        generators = (
-            self._lanes.generator("augmentation", lane, slot.pass_index) for lane, slot in passes
-        )
-        return [
-            sample_flip_zoom(each, self._settings.augmentation, *self._size) for each in generators
-        ]
+        settings = self._settings.augmentation
+        flip_zooms = []
+        for lane, slot in zip(self._share, slots, strict=True):
+            generator = self._lanes.generator("augmentation", lane, slot.pass_index)
+            flip_zooms.append(sample_flip_zoom(generator, settings, *self._size))
+        return flip_zooms
 
     def _events(self, slots: Sequence[Slot], flip_zooms: Sequence[FlipZoom]) -> dict[str, Tensor]:
         binning = self._settings.binning
         histograms = np.empty((len(slots), self.segments, 2 * binning.bins, *self._size), np.uint8)
         for histogram, slot, flip_zoom in zip(histograms, slots, flip_zooms, strict=True):
             self._recordings[slot.recording].fill(histogram, slot.first, binning, flip_zoom)
-        fresh = torch.tensor([slot.fresh for slot in slots])
-        return {"fresh": fresh, "histograms": torch.from_numpy(histograms)}
+        return {
+            "fresh": torch.tensor([slot.is_first for slot in slots]),
+            "histograms": torch.from_numpy(histograms),
+        }
 
 
 def draw_mask(seed: int | np.random.Generator, rows: int, cols: int, ratio: float) -> Tensor:
@@ -148,6 +171,13 @@ class LabelledBatches(StepBatches):
     the labels as tensors from `collate`. The setting `labels_per_chunk` limits the labels of a
     chunk: they are drawn at random for each lane and step and always include the last one. Random
     chunks end at a label.
+
+    Args:
+        recordings: recordings with labels, and histograms of one size.
+        settings: settings of the fine-tuning.
+        seed: seed of the order, the augmentation and the choice of labels.
+        collate: function of the labels of a step, such as `stack_masks`.
+        shard: index and number of the shards.
     """
 
     def __init__(
@@ -158,36 +188,32 @@ class LabelledBatches(StepBatches):
         collate: Collate,
         shard: Shard = WHOLE,
     ) -> None:
-        super().__init__(
-            recordings, settings, seed, shard, ends=tuple(each.labelled for each in recordings)
-        )
-        self._labelled, self._per_chunk, self._collate = (
-            recordings,
-            settings.labels_per_chunk,
-            collate,
-        )
+        ends = tuple(recording.labelled for recording in recordings)
+        super().__init__(recordings, settings, seed, shard, ends=ends)
+        self._labelled_recordings = recordings
+        self._limit = settings.labels_per_chunk
+        self._collate = collate
 
     def __getitem__(self, step: int) -> dict[str, Tensor]:
         slots = self._slots(step)
         flip_zooms = self._flip_zooms(slots)
-        places: list[tuple[int, int]] = []
+        positions: list[tuple[int, int]] = []
         labels: list[tuple[Any, FlipZoom]] = []
         for row, (lane, slot) in enumerate(zip(self._share, slots, strict=True)):
-            recording = self._labelled[slot.recording]
+            recording = self._labelled_recordings[slot.recording]
             for label in self._choose(recording.labels_in(slot.first, self.segments), lane, step):
-                places.append((row, int(recording.labelled[label]) - slot.first))
+                positions.append((row, int(recording.labelled[label]) - slot.first))
                 labels.append((recording.labels[label], flip_zooms[row]))
-        place = {"label_place": torch.tensor(places, dtype=torch.int64).reshape(-1, 2)}
-        return self._events(slots, flip_zooms) | place | self._collate(labels, self._size)
+        label_positions = torch.tensor(positions, dtype=torch.int64).reshape(-1, 2)  # (L, 2)
+        batch = self._events(slots, flip_zooms) | {"label_place": label_positions}
+        return batch | self._collate(labels, self._size)
 
     def _choose(self, labels: range, lane: int, step: int) -> list[int]:
-        if self._per_chunk is None or len(labels) <= self._per_chunk:
+        if self._limit is None or len(labels) <= self._limit:
             return list(labels)
         last = len(labels) - 1
-        others = self._lanes.generator("labels", lane, step).permutation(last)[
-            : self._per_chunk - 1
-        ]
-        return [labels[index] for index in sorted([*others.tolist(), last])]
+        order = self._lanes.generator("labels", lane, step).permutation(last)
+        return [labels[index] for index in sorted([*order[: self._limit - 1].tolist(), last])]
 
 
 class PlayBatch(NamedTuple):
@@ -204,7 +230,7 @@ class PlayBatch(NamedTuple):
 
 
 class PlayBatches(Dataset[PlayBatch]):
-    """Batches in which a network plays recordings to predict every chosen window of each exactly once.
+    """Batches in which a network plays recordings and predicts every chosen window exactly once.
 
     If the state is carried, a lane plays recordings one after the other, from their first window to
     the last chosen one. If it is reset, a lane plays a segment of windows for each chosen one,
@@ -228,55 +254,58 @@ class PlayBatches(Dataset[PlayBatch]):
         shard: Shard = WHOLE,
         windows: Sequence[Indices] | None = None,
     ) -> None:
-        self._spec, self._recordings, self._with_labels = spec, recordings, windows is None
-        self._windows = (
-            [recording.labelled for recording in recordings] if windows is None else windows
-        )
-        chunks = [self._chunks(number) for number in range(len(recordings))]
-        total = lanes * shard[1]
+        self._spec = spec
+        self._recordings = recordings
+        self._with_labels = windows is None
+        self._windows = windows or [recording.labelled for recording in recordings]
+        chunks = [self._chunks(recording) for recording in range(len(recordings))]
+        index, shards = shard
+        total = lanes * shards
         if spec.reset:
-            every = [chunk for each in chunks for chunk in each]
+            every = [chunk for part in chunks for chunk in part]
             playlists = [every[lane::total] for lane in range(min(total, len(every)))]
         else:
-            dealt = balance_lanes([len(recording) for recording in recordings], total)
-            playlists = [[chunk for number in lane for chunk in chunks[number]] for lane in dealt]
-        self._playlists = playlists[shard[0] :: shard[1]]
+            assigned = balance_lanes(list(map(len, recordings)), total)
+            playlists = [[chunk for part in lane for chunk in chunks[part]] for lane in assigned]
+        self._playlists = playlists[index::shards]
 
-    def _chunks(self, number: int) -> list[tuple[int, int, range]]:
-        """Chunks of a recording: its index, the first window, and the indices of the chosen windows to predict."""
-        chosen, segments = self._windows[number], self._spec.segments
+    def _chunks(self, recording: int) -> list[tuple[int, int, range]]:
+        """Chunks of a recording: its index, the first window, and the chosen windows to predict."""
+        chosen = self._windows[recording]
+        segments = self._spec.segments
         if self._spec.reset:
             firsts = np.maximum(chosen - segments + 1, 0).tolist()
-            return [(number, first, range(index, index + 1)) for index, first in enumerate(firsts)]
-        firsts = range(0, chosen.max(initial=-1) + 1, segments)
+            return [(recording, first, range(i, i + 1)) for i, first in enumerate(firsts)]
+        firsts = np.arange(0, chosen.max(initial=-1) + 1, segments)
+        begins, ends = np.searchsorted(chosen, (firsts, firsts + segments)).tolist()
         return [
-            (number, first, range(*np.searchsorted(chosen, (first, first + segments)).tolist()))
-            for first in firsts
+            (recording, first, range(begin, end))
+            for first, begin, end in zip(firsts.tolist(), begins, ends, strict=True)
         ]
 
     def __len__(self) -> int:
         return max(map(len, self._playlists), default=0)
 
     def __getitem__(self, step: int) -> PlayBatch:
-        spec, region, lanes = self._spec, self._recordings[0].region, len(self._playlists)
-        histograms = np.zeros(
-            (lanes, spec.segments, 2 * spec.bins, region.height, region.width), np.uint8
-        )
-        fresh = np.full(lanes, spec.reset)
-        places, frames = [], []
+        spec = self._spec
+        region = self._recordings[0].region
+        lanes = len(self._playlists)
+        shape = (lanes, spec.segments, 2 * spec.bins, region.height, region.width)
+        histograms = torch.zeros(shape, dtype=torch.uint8)
+        is_first = torch.full((lanes,), spec.reset)
+        positions: list[tuple[int, int]] = []
+        frames: list[tuple[int, int]] = []
+        labels: list[Any] = []
         for lane, playlist in enumerate(self._playlists):
-            if step < len(playlist):
-                number, first, indices = playlist[step]
-                recording = self._recordings[number]
-                recording.fill(histograms[lane, : len(recording) - first], first, spec)
-                fresh[lane] |= first == 0
-                places += [(lane, int(self._windows[number][index]) - first) for index in indices]
-                frames += [(number, index) for index in indices]
-        place = torch.tensor(places, dtype=torch.int64).reshape(-1, 2)
-        labels = [
-            self._recordings[number].labels[index] if self._with_labels else None
-            for number, index in frames
-        ]
-        return PlayBatch(
-            torch.from_numpy(histograms), torch.from_numpy(fresh), place, frames, labels
-        )
+            if step >= len(playlist):
+                continue
+            number, first, indices = playlist[step]
+            recording = self._recordings[number]
+            recording.fill(histograms[lane, : len(recording) - first].numpy(), first, spec)
+            is_first[lane] |= first == 0
+            for index in indices:
+                positions.append((lane, int(self._windows[number][index]) - first))
+                frames.append((number, index))
+                labels.append(recording.labels[index] if self._with_labels else None)
+        label_positions = torch.tensor(positions, dtype=torch.int64).reshape(-1, 2)  # (L, 2)
+        return PlayBatch(histograms, is_first, label_positions, frames, labels)

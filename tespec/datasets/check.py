@@ -18,7 +18,7 @@ from tespec.core.settings import Binning, Rule
 from tespec.datasets.archive import BINS, STORED_RULE, ArchiveSource
 from tespec.datasets.base import LabelledDataset
 from tespec.datasets.labels import BOXES, DEPTH, IGNORE, MASK
-from tespec.datasets.recording import LabelledRecording, require_one_size
+from tespec.datasets.recording import LabelledRecording, require_one_size, spread
 from tespec.datasets.sources import EventSource, find_events
 from tespec.events import PackedEvents
 from tespec.events.cache import EVENT_BYTES
@@ -42,39 +42,46 @@ COLUMNS = {
     "every": "{labels_spacing_ms:g} ms",
     "size": "{size_mb:,.1f} MB",
 }
-CANDIDATES = 9  # windows around a place, of which the one with most events is shown
+CANDIDATES = 9  # windows of a time interval, of which the one with most events is shown
 SETTLING_US = 3_000_000  # of events before the shown moment, for intensities to settle
 LONGEST_NAME = 26  # letters
 WIDTH = 16.0  # inches
 VEIL = 0.55  # opacity of events over masks
 
 
-class Checked(NamedTuple):
+class CheckedRecording(NamedTuple):
     """Result of checking one recording."""
 
     split: str
     name: str
-    facts: dict[str, Any]  # figures by name; those of unreadable parts are missing
+    facts: dict[str, Any]  # statistics by name; those of unreadable parts are missing
     problems: tuple[UserError, ...]  # errors that make the recording unusable
-    # sizes and sampled SHA-256 of its files, to detect copies
+    # size and sampled SHA-256 of each event file, to detect copies
     content: tuple[tuple[int, str], ...] = ()
     region: Region | None = None  # of its histograms
 
 
 def check(
     dataset: LabelledDataset, *, quick: bool = False, processes: int = 1
-) -> Iterator[Checked]:
-    """Check every recording of the data set's splits, `processes` of them concurrently.
+) -> Iterator[CheckedRecording]:
+    """Check every recording of a data set.
 
-    `quick` reads only a few labels, and only the header of packed events. Errors in a recording go
-    into its result instead of being raised.
+    Args:
+        dataset: opened data set, of which all splits are checked.
+        quick: read only a few labels, and only the header of packed events.
+        processes: number of recordings that are checked concurrently.
+
+    Yields:
+        The result of each recording. It holds the errors of the recording, which are not raised.
     """
     tasks = [(split, name) for split in dataset.splits for name in dataset.names(split)]
     with ThreadPoolExecutor(processes) as pool:
         yield from pool.map(lambda task: _check_recording(dataset, task[0], task[1], quick), tasks)
 
 
-def _check_recording(dataset: LabelledDataset, split: str, name: str, quick: bool) -> Checked:
+def _check_recording(
+    dataset: LabelledDataset, split: str, name: str, quick: bool
+) -> CheckedRecording:
     facts: dict[str, Any] = {}
     problems: list[UserError] = []
     try:
@@ -84,55 +91,57 @@ def _check_recording(dataset: LabelledDataset, split: str, name: str, quick: boo
         recording = dataset.open_checked(files)
         content = tuple((file["bytes"], file["sampled_sha256"]) for file in files.source.identity())
     except UserError as error:
-        return Checked(split, name, facts, (error,))
-    facts["size_mb"] = (sum(size for size, _ in content) + sum(map(_size, files.beside))) / 1e6
+        return CheckedRecording(split, name, facts, (error,))
+    facts["size_mb"] = sum((*(size for size, _ in content), *map(_size, files.label_files))) / 1e6
     for read in (_label_facts, _event_facts):
         try:
             facts |= read(recording, dataset.label_kind, quick)
         except UserError as error:
             problems.append(error)
-    if (number := facts.get("labels_read")) and facts["labels_empty"] == number:
-        where, what = (
+    if facts.get("labels_read") and facts["labels_empty"] == facts["labels_read"]:
+        problem = UserError(
             f"{recording.path}, recording {name}",
-            f"all of the {number:,} labels that were read are empty",
+            f"all of the {facts['labels_read']:,} labels that were read are empty",
+            "copy the labels again, or leave the recording out",
         )
-        problems.append(UserError(where, what, "copy the labels again, or leave the recording out"))
-    return Checked(split, name, facts, tuple(problems), content, recording.region)
+        problems.append(problem)
+    return CheckedRecording(split, name, facts, tuple(problems), content, recording.region)
 
 
 def _event_facts(recording: LabelledRecording, kind: str | None, quick: bool) -> dict[str, Any]:
-    """Figures of the events, and bytes to pack them; `quick` skips checksums and most histograms of an archive."""
-    if isinstance(recording.source, ArchiveSource):
-        for first in (0, len(recording) - 1) if quick else range(len(recording)):
-            recording.histograms(first, 1, Binning(BINS, STORED_RULE))
+    """Statistics of the events, and bytes to pack them.
+
+    `quick` skips checksums and most histograms of an archive.
+    """
+    source = recording.source
+    if isinstance(source, ArchiveSource):
+        for window in (0, len(recording) - 1) if quick else range(len(recording)):
+            recording.histograms(window, 1, Binning(BINS, STORED_RULE))
         return {}
-    source, facts = recording.source, recording.source.facts
-    found = find_events(source)
-    if isinstance(found, PackedEvents) and not quick:
-        store, path = found.path, recording.path
-        verify_store(store)
-        if is_recorded(path):
-            require_same(store, path, content_sha256(path) == header_of(store)["source"]["sha256"])
-    length = facts.t_last - facts.t_first
-    return {f"events_{name}": value for name, value in vars(facts).items()} | {
+    events = find_events(source)
+    if isinstance(events, PackedEvents) and not quick:
+        verify_store(events.path)
+        if is_recorded(recording.path):
+            sha256 = content_sha256(recording.path)
+            is_same = sha256 == header_of(events.path)["source"]["sha256"]
+            require_same(events.path, recording.path, is_same)
+    length = source.facts.t_last - source.facts.t_first
+    return {f"events_{name}": value for name, value in vars(source.facts).items()} | {
         "events_seconds": length / 1e6,
-        "events_packed_bytes": EVENT_BYTES * facts.count + 8 * (length // 1000 + 2),
+        "events_packed_bytes": EVENT_BYTES * source.facts.count + 8 * (length // 1000 + 2),
     }
 
 
 def _label_facts(recording: LabelledRecording, kind: str | None, quick: bool) -> dict[str, Any]:
-    """Figures of the labels; all labels are read, or a few if `quick`."""
-    count, times = len(recording.labelled), recording.label_times
-    chosen = (
-        np.unique(np.linspace(0, count - 1, QUICK).astype(int))
-        if quick and count > QUICK
-        else np.arange(count)
-    )
+    """Statistics of the labels; all labels are read, or a few if `quick`."""
+    count = len(recording.labelled)
+    indices = spread(QUICK if quick else count, count)
+    spacings = np.diff(recording.label_times)
     return {
         "labels_count": count,
-        "labels_read": len(chosen),
-        "labels_empty": sum(_is_empty(recording.labels[index], kind) for index in chosen.tolist()),
-        "labels_spacing_ms": float(np.median(np.diff(times))) / 1000 if count > 1 else 0.0,
+        "labels_read": len(indices),
+        "labels_empty": sum(_is_empty(recording.labels[index], kind) for index in indices),
+        "labels_spacing_ms": float(np.median(spacings)) / 1000 if count > 1 else 0.0,
         "labels_left_out": recording.left_out,
     }
 
@@ -141,37 +150,33 @@ def _is_empty(label: Any, kind: str | None) -> bool:
     """Whether boxes, a mask or a depth map are empty; labels of other kinds never are."""
     if kind == BOXES:
         return not len(label.label)
-    return bool(
-        (kind == MASK and (label == IGNORE).all()) or (kind == DEPTH and np.isnan(label).all())
-    )
+    is_unlabelled = label == IGNORE if kind == MASK else kind == DEPTH and np.isnan(label)
+    return bool(np.all(is_unlabelled))
 
 
 def _size(path: Path) -> int:
-    return sum(
-        file.stat().st_size
-        for file in (path.rglob("*") if path.is_dir() else [path])
-        if file.is_file()
-    )
+    files = path.rglob("*") if path.is_dir() else [path]
+    return sum(file.stat().st_size for file in files if file.is_file())
 
 
-def frame(found: Sequence[Checked]) -> pd.DataFrame:
-    """Return the results as a data frame with one row per recording and one column per figure."""
+def frame(results: Sequence[CheckedRecording]) -> pd.DataFrame:
+    """Return the results as a data frame with one row per recording and one column per fact."""
     return pd.DataFrame(
         {
-            "split": each.split,
-            "recording": each.name,
-            **each.facts,
-            "problems": " | ".join(map(str, each.problems)),
+            "split": result.split,
+            "recording": result.name,
+            **result.facts,
+            "problems": " | ".join(map(str, result.problems)),
         }
-        for each in found
+        for result in results
     )
 
 
-def table(found: Sequence[Checked]) -> str:
+def table(results: Sequence[CheckedRecording]) -> str:
     """Format the results as a table with one line per recording."""
     cells = (
-        [each.split, each.name, *(_cell(text, each.facts) for text in COLUMNS.values())]
-        for each in found
+        [result.split, result.name, *(_cell(text, result.facts) for text in COLUMNS.values())]
+        for result in results
     )
     rows = pd.DataFrame([["split", "recording", *COLUMNS], *cells])
     for column in (0, 1):
@@ -186,29 +191,30 @@ def _cell(text: str, facts: dict[str, Any]) -> str:
         return "-"
 
 
-def problems(found: Sequence[Checked]) -> list[str]:
-    """List the problems of recordings, copies in two splits, and different sizes of labelled recordings, in lines."""
-    lines = [str(problem) for each in found for problem in each.problems]
-    first: dict[tuple[tuple[int, str], ...], Checked] = {}
-    for each in found:
-        other = first.setdefault(each.content, each)
-        if each.content and other.split != each.split:
-            what = f"this {each.split} recording is a copy of {other.name} in {other.split}"
-            lines.append(
-                f"{each.name}: {what}; copy the right recording, or keep it in one of the splits"
-            )
-    labelled = (each for each in found if each.facts.get("labels_count"))
+def problems(results: Sequence[CheckedRecording]) -> list[str]:
+    """List the problems of the recordings, copies in two splits, and differing sizes, in lines."""
+    lines = [str(problem) for result in results for problem in result.problems]
+    first: dict[tuple[tuple[int, str], ...], CheckedRecording] = {}
+    for result in results:
+        other = first.setdefault(result.content, result)
+        if result.content and other.split != result.split:
+            copy = f"this {result.split} recording is a copy of {other.name} in {other.split}"
+            remedy = "copy the right recording, or keep it in one of the splits"
+            lines.append(f"{result.name}: {copy}; {remedy}")
+    sizes = (
+        (result.name, result.region)
+        for result in results
+        if result.region and result.facts.get("labels_count")
+    )
     try:
-        require_one_size(
-            "labelled recordings", ((each.name, each.region) for each in labelled if each.region)
-        )
+        require_one_size("labelled recordings", sizes)
     except UserError as error:
         lines.append(str(error))
     return list(dict.fromkeys(lines))
 
 
 class Moment(NamedTuple):
-    """Everything that one row of the preview shows: the state at the end of a window."""
+    """Contents of one row of the preview: the state at the end of a window."""
 
     title: str  # recording and time
     histogram: NDArray[np.uint8]  # (2*bins, H, W) of the window
@@ -218,105 +224,157 @@ class Moment(NamedTuple):
 
 
 def moment(recording: LabelledRecording, window: int, rule: Rule, norm_events: float) -> Moment:
-    """Compute everything that the preview shows for the end of a window."""
-    windows, end = recording.windows[: window + 1], int(recording.windows[window, 1])
-    image: Any = None
-    filtered: Any = None
-    for each in range(
-        min(int(np.searchsorted(windows[:, 0], end - SETTLING_US)), window), window + 1
-    ):
-        histogram = _histogram(recording, each, rule)
-        seconds = float(windows[each, 1] - windows[each, 0]) / 1e6 / BINS
-        counts = torch.from_numpy(histogram)[None]
-        _, image = estimate_intensity(counts, image, norm_events=norm_events, bin_seconds=seconds)
-        _, filtered = estimate_high_pass(counts, filtered, bin_seconds=seconds)
-    since, length = (end - windows[[0, window], 0]) / 1e6
-    name, events = recording.name, int(histogram.sum(dtype=np.int64))
+    """Compute one row of the preview: events, intensities and label at the end of a window.
+
+    Args:
+        recording: recording to show.
+        window: index of the window.
+        rule: assignment of events to bins; an archive of histograms has its own.
+        norm_events: N of Eq. 7.
+    """
+    windows = recording.windows[: window + 1]
+    end = int(windows[-1, 1])
+    first = min(int(np.searchsorted(windows[:, 0], end - SETTLING_US)), window)
+    intensity: Any = None
+    high_pass: Any = None
+    for index in range(first, window + 1):
+        histogram = _histogram(recording, index, rule)  # (1, 2 * bins, H, W)
+        seconds = float(windows[index, 1] - windows[index, 0]) / 1e6 / BINS
+        counts = torch.from_numpy(histogram)[None]  # (1, 1, 2 * bins, H, W)
+        _, intensity = estimate_intensity(
+            counts, intensity, norm_events=norm_events, bin_seconds=seconds
+        )
+        _, high_pass = estimate_high_pass(counts, high_pass, bin_seconds=seconds)
+    elapsed, length = (end - windows[[0, window], 0]) / 1e6
+    events = histogram.sum(dtype=np.int64)
+    name = recording.name
     name = name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 9]}...{name[-6:]}"
-    title = f"{name}\n{since:.2f} s: {events:,} events in {1000 * length:.0f} ms"
-    label = next((recording.labels[number] for number in recording.labels_in(window, 1)), None)
-    return Moment(title, histogram[0], filtered[0, 0].numpy(), image[0].numpy(), label)
+    title = f"{name}\n{elapsed:.2f} s: {events:,} events in {1000 * length:.0f} ms"
+    label = next((recording.labels[index] for index in recording.labels_in(window, 1)), None)
+    return Moment(title, histogram[0], high_pass[0, 0].numpy(), intensity[0].numpy(), label)
 
 
 def choose(
     recordings: Sequence[LabelledRecording], count: int, rule: Rule
 ) -> list[tuple[LabelledRecording, int]]:
-    """Choose `count` windows, spread over recordings and time; around each place, take the one with most events.
+    """Choose windows to preview, spread over recordings and time.
 
-    Only windows that end at a label are candidates, if any do. Windows repeat only in recordings
-    with too few of them.
+    Of 9 windows in each time interval, the one with most events is chosen. Only windows that end at
+    a label are candidates, if any do. Windows repeat only in recordings with too few of them.
+
+    Args:
+        recordings: recordings with histograms of the same size.
+        count: number of windows.
+        rule: see `moment`.
+
+    Returns:
+        The recording and the index of each window.
+
+    Raises:
+        UserError: if no recording has a window.
     """
-    found = [each for each in recordings if len(each.labelled)] or [
-        each for each in recordings if len(each)
-    ]
-    if not found:
+    labelled = [recording for recording in recordings if len(recording.labelled)]
+    usable = labelled or [recording for recording in recordings if len(recording)]
+    if not usable:
         where = recordings[0].path if recordings else "recordings"
         raise UserError(where, "has no label and no complete window to show", "check the data set")
     chosen = []
-    for place in range(count):
-        recording = found[
-            place * len(found) // count if len(found) >= count else place % len(found)
-        ]
+    for row in range(count):
+        position = row * len(usable) // count if len(usable) >= count else row % len(usable)
+        recording = usable[position]
         windows = recording.labelled if len(recording.labelled) else np.arange(len(recording))
-        first, end = (each * len(windows) // count for each in (place, place + 1))
-        around = windows[np.linspace(first, max(first, end - 1), CANDIDATES).astype(int)].tolist()
-        events = [int(_histogram(recording, window, rule).sum(dtype=np.int64)) for window in around]
-        chosen.append((recording, around[int(np.argmax(events))]))
+        first = row * len(windows) // count
+        last = max(first, (row + 1) * len(windows) // count - 1)
+        candidates = windows[np.linspace(first, last, CANDIDATES).astype(int)].tolist()
+        events = [_histogram(recording, index, rule).sum(dtype=np.int64) for index in candidates]
+        chosen.append((recording, candidates[int(np.argmax(events))]))
     return chosen
 
 
 def _histogram(recording: LabelledRecording, window: int, rule: Rule) -> NDArray[np.uint8]:
-    stored = isinstance(recording.source, ArchiveSource)
-    return recording.histograms(window, 1, Binning(BINS, STORED_RULE if stored else rule))
+    is_stored = isinstance(recording.source, ArchiveSource)
+    return recording.histograms(window, 1, Binning(BINS, STORED_RULE if is_stored else rule))
 
 
 def windows_at(recording: LabelledRecording, seconds: Sequence[float]) -> list[int]:
-    """Windows that end at or before the given times since the start of a recording; refuse times outside of it."""
+    """Find the windows that end at or before some times.
+
+    Args:
+        recording: recording with contiguous windows.
+        seconds: times in s since the start of the recording.
+
+    Returns:
+        Rising indices of the windows, without repetition.
+
+    Raises:
+        UserError: if a time is outside of the recording.
+    """
     if not len(recording):
         raise UserError(recording.path, "is shorter than a window", "give a longer recording")
     ends = (recording.windows[:, 1] - recording.windows[0, 0]) / 1e6
-    for each in seconds:
-        if not ends[0] <= each <= ends[-1]:
-            what = f"{each:g} s is outside of the recording"
-            raise UserError(recording.path, what, f"give times from {ends[0]:g} to {ends[-1]:g} s")
-    return sorted({int(np.searchsorted(ends, each + 1e-9, side="right")) - 1 for each in seconds})
+    for time in seconds:
+        if not ends[0] <= time <= ends[-1]:
+            raise UserError(
+                recording.path,
+                f"{time:g} s is outside of the recording",
+                f"give times from {ends[0]:g} to {ends[-1]:g} s",
+            )
+    return sorted({int(np.searchsorted(ends, time + 1e-9, side="right")) - 1 for time in seconds})
 
 
 def draw(
-    shown: Sequence[Moment], classes: Sequence[str], path: Path, norm_events: float, high_pass: bool
+    moments: Sequence[Moment],
+    classes: Sequence[str],
+    path: Path,
+    norm_events: float,
+    high_pass: bool,
 ) -> None:
-    """Save a PNG, a row per moment: events, histogram (`high_pass`: intensity of Eq. 6), intensity of Eq. 7, labels."""
-    labels = [each.label for each in shown if each.label is not None]
-    second = "intensity, Eq. 6" if high_pass else "histogram: events per pixel"
-    columns = ["events in the window", second, f"intensity, Eq. 7, N = {norm_events:g}"]
+    """Save a picture of moments, one row each: events, histogram, intensity, and labels if any.
+
+    Args:
+        moments: rows of the picture.
+        classes: names of the classes, for the legend.
+        path: PNG file.
+        norm_events: N of Eq. 7, for the title of its column.
+        high_pass: whether to draw the intensity of Eq. 6 instead of the histogram.
+    """
+    labels = [moment.label for moment in moments if moment.label is not None]
+    columns = [
+        "events in the window",
+        "intensity, Eq. 6" if high_pass else "histogram: events per pixel",
+        f"intensity, Eq. 7, N = {norm_events:g}",
+    ]
     columns += ["labels (events grey or dark)"] if labels else []
-    size = shown[0].intensity.shape
-    colours = pictures.POLARITIES | pictures.colours_of(labels, classes)
     figure, panels = pictures.make_panels(
-        len(shown), columns, size, WIDTH, len(columns) - 1, colours
+        len(moments),
+        columns,
+        moments[0].intensity.shape,
+        WIDTH,
+        len(columns) - 1,
+        pictures.POLARITIES | pictures.colours_of(labels, classes),
     )
-    for axes, each in zip(panels, shown, strict=True):
-        axes[0].set_ylabel(each.title, fontsize=9)
-        pictures.show_events(axes[0], each.histogram)
+    for axes, moment in zip(panels, moments, strict=True):
+        axes[0].set_ylabel(moment.title, fontsize=9)
+        pictures.show_events(axes[0], moment.histogram)
         if high_pass:
-            pictures.show_grey(axes[1], each.high_pass)
+            pictures.show_grey(axes[1], moment.high_pass)
         else:
-            pictures.show_counts(axes[1], each.histogram)
-        pictures.show_grey(axes[2], each.intensity)
+            pictures.show_counts(axes[1], moment.histogram)
+        pictures.show_grey(axes[2], moment.intensity)
         if labels:
-            _show_label(axes[3], each)
+            _show_label(axes[3], moment)
     pictures.save_figure(figure, path, dpi=80)
 
 
-def _show_label(axis: Axes, shown: Moment) -> None:
-    """Draw a label together with the events, which are below boxes and a dark veil over masks and depth."""
-    pictures.show_faded(axis, shown.histogram)
-    if shown.label is None:
+def _show_label(axis: Axes, moment: Moment) -> None:
+    """Draw a label over the events, which lie as a dark veil over masks and depth."""
+    pictures.show_faded(axis, moment.histogram)
+    if moment.label is None:
         return
-    image = pictures.draw_label(axis, shown.label)
-    if image is not None and pictures.known(shown.label).any():
+    image = pictures.draw_label(axis, moment.label)
+    if image is not None and pictures.known(moment.label).any():
         pictures.add_bar(axis, image, str(image.get_label()))
-    if isinstance(shown.label, np.ndarray):
-        veil = np.zeros((*shown.intensity.shape, 4), np.float32)
-        veil[..., 3] = VEIL * shown.histogram.any(axis=0)
+    if isinstance(moment.label, np.ndarray):
+        veil = np.zeros((*moment.intensity.shape, 4), np.float32)
+        veil[..., 3] = VEIL * moment.histogram.any(axis=0)
         axis.imshow(veil, interpolation="nearest")

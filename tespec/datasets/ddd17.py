@@ -13,7 +13,7 @@ from tespec.datasets.base import TRAIN, LabelledDataset, RecordingFiles
 from tespec.datasets.labels import MASK, MaskFiles, mask_names
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import EventSource
-from tespec.datasets.splits import only_one, search_folders
+from tespec.datasets.splits import search_folders
 from tespec.events.histogram import Region
 from tespec.events.readers.arrays import load_array
 from tespec.events.readers.ddd17 import EVENTS, INDEX, SENSOR, TIMES, read_index
@@ -21,10 +21,10 @@ from tespec.events.store import HEADER, STORE
 from tespec.registry import DATASETS
 
 IMAGES = "imgs"  # folder of images, if the archive has them
-MASK_PLACES = ("segmentation_masks.zip", "segmentation_masks")
+MASK_PATHS = ("segmentation_masks.zip", "segmentation_masks")
 SPEED = "ego_speed.npy"
 # of a recording, packed or not
-PARTS = (TIMES, f"events{STORE}", HEADER, INDEX, IMAGES, *MASK_PLACES)
+PARTS = (TIMES, f"events{STORE}", HEADER, INDEX, IMAGES, *MASK_PATHS)
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
@@ -89,62 +89,69 @@ class Ddd17(LabelledDataset):
     def find(self, split: str, name: str) -> RecordingFiles:
         # Some loaders read <root>/train/dir0 and <root>/test/dir1; the names decide on the split,
         # not the folders.
-        folders = [
-            folder / name for folder in search_folders(self.root) if (folder / name).is_dir()
-        ]
-        if not folders:
-            what = f"recording of the {split} split is missing"
-            raise UserError(self.root / name, what, "copy it into the archive")
-        folder = only_one(folders)
-        beside = tuple(
-            folder / part
-            for part in (INDEX, *MASK_PLACES, IMAGES, SPEED)
-            if (folder / part).exists()
-        )
-        return RecordingFiles(name, split, EventSource(folder, self.given_sensor), beside)
+        folder = self.locate([folder / name for folder in search_folders(self.root)], split)
+        parts = [folder / part for part in (INDEX, *MASK_PATHS, IMAGES, SPEED)]
+        label_files = tuple(path for path in parts if path.exists())
+        return RecordingFiles(name, split, EventSource(folder, self.given_sensor), label_files)
 
     def open(self, files: RecordingFiles) -> LabelledRecording:
-        folder, facts = files.source.path, files.source.facts
-        taken, following, _ = read_index(folder)
-        place = next((folder / name for name in MASK_PLACES if (folder / name).exists()), None)
-        if place is None:
+        folder = files.source.path
+        facts = files.source.facts
+        image_times, next_events, _ = read_index(folder)
+        mask_paths = [folder / name for name in MASK_PATHS if (folder / name).exists()]
+        if not mask_paths:
             raise UserError(
-                folder, f"has neither {' nor '.join(MASK_PLACES)}", "copy the recording again"
+                folder, f"has neither {' nor '.join(MASK_PATHS)}", "copy the recording again"
             )
-        masks = mask_names(place)
+        masks = mask_names(mask_paths[0])
         images = np.array(list(masks), np.int64) - 1
-        outside = images[(images < 0) | (images >= len(taken))] + 1
+        outside = images[(images < 0) | (images >= len(image_times))] + 1
         if len(outside):
             raise UserError(
-                place,
-                f"mask {outside[0]} matches none of {len(taken)} images",
+                mask_paths[0],
+                f"mask {outside[0]} matches none of {len(image_times)} images",
                 "copy the folder again",
             )
-        times = taken[images]
-        start = taken[images[0] - 1] if images[0] else min(facts.t_first, times[0] - 1)
-        if (np.diff(times, prepend=start) <= 0).any():
+        times = image_times[images]
+        begin = image_times[images[0] - 1] if images[0] else min(facts.t_first, times[0] - 1)
+        if (np.diff(times, prepend=begin) <= 0).any():
             raise UserError(
                 folder / INDEX, "the image times step back or repeat", "copy the folder again"
             )
-        if (needed := int(following[images].max())) > (count := facts.count + facts.dropped):
-            what = f"truncated: {count} events, but the masks need {needed}"
-            raise UserError(folder / EVENTS, what, "copy the event files again")
-        labels, region = (
-            MaskFiles(place, tuple(masks.values())),
-            Region(self.protocol.rows, facts.width),
-        )
+        count = facts.count + facts.dropped
+        needed = int(next_events[images].max())
+        if needed > count:
+            raise UserError(
+                folder / EVENTS,
+                f"truncated: {count} events, but the masks need {needed}",
+                "copy the event files again",
+            )
         ego_speed = None
         if (folder / SPEED).is_file():
             speed = load_array(folder / SPEED)
-            if speed.shape != taken.shape or speed.dtype.kind != "f":
-                what = f"is {speed.dtype} of shape {speed.shape}, not float of shape {taken.shape}"
-                raise UserError(folder / SPEED, what, "remove it or copy it again")
+            if speed.shape != image_times.shape or speed.dtype.kind != "f":
+                raise UserError(
+                    folder / SPEED,
+                    f"is {speed.dtype} of shape {speed.shape}, "
+                    f"not float of shape {image_times.shape}",
+                    "remove it or copy it again",
+                )
             ego_speed = speed[images].astype(np.float32)
-        return self.labelled(files, region, labels, times, int(start), ego_speed=ego_speed)
+        return self.labelled(
+            files,
+            Region(self.protocol.rows, facts.width),
+            MaskFiles(mask_paths[0], tuple(masks.values())),
+            times,
+            begin=int(begin),
+            ego_speed=ego_speed,
+        )
 
     @classmethod
     def is_called(cls, path: Path, name: str) -> bool:
-        """Whether a file or folder belongs to the recording `name`; unrelated folders of this name do not count."""
+        """Whether a file or folder belongs to a recording; see `LabelledDataset.is_called`.
+
+        Unrelated folders of this name, which hold no part of a recording, do not count.
+        """
         folders = [folder for folder in (path, *path.parents)[:LEVELS] if folder.name == name]
         return any(
             not folder.exists() or any((folder / part).exists() for part in PARTS)

@@ -1,18 +1,17 @@
-"""DSEC-Semantic: events, rectification maps and masks, in all layouts in which its labels are distributed."""
+"""DSEC-Semantic: events, rectification maps and masks, in all layouts of its labels."""
 
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import pydantic
 
 from tespec.core.errors import UserError
 from tespec.core.settings import Flag, PositiveInt
 from tespec.datasets.base import TRAIN, LabelledDataset, RecordingFiles
-from tespec.datasets.labels import MASK, MaskFiles, mask_names, read_stamps
+from tespec.datasets.labels import MASK, MaskFiles, label_spacing, mask_names, read_stamps
 from tespec.datasets.recording import LabelledRecording
-from tespec.datasets.sources import EventSource, is_there
-from tespec.datasets.splits import only_one, search_folders
+from tespec.datasets.sources import EventSource, recording_exists, unique_path
+from tespec.datasets.splits import search_folders
 from tespec.events.histogram import Region
 from tespec.events.readers.dsec import SENSOR
 from tespec.registry import DATASETS
@@ -114,17 +113,13 @@ class Dsec(LabelledDataset):
                 "list those",
             )
         self._search = search_folders(self.root)
-        masks = [
-            self._masks(folder)
-            for names in self.splits.values()
-            for name in names
-            for folder in self._of(name)
-        ]
-        layouts = sorted({layout for layout in masks if layout})
-        self.layout = f"masks in {' and '.join(layouts)}" if layouts else "no labels"
+        sequences = [name for names in self.splits.values() for name in names]
+        layouts = {self._masks(folder) for name in sequences for folder in self._folders(name)}
+        texts = sorted(filter(None, layouts))
+        self.layout = f"masks in {' and '.join(texts)}" if texts else "no labels"
 
-    def _of(self, name: str) -> list[Path]:
-        """Folders of a sequence: one, or those of its events and its labels in archives unpacked side by side."""
+    def _folders(self, name: str) -> list[Path]:
+        """Folders of a sequence: one, or those of its events and labels in separate archives."""
         return [folder / name for folder in self._search if (folder / name).is_dir()]
 
     def _masks(self, folder: Path) -> str | None:
@@ -133,42 +128,50 @@ class Dsec(LabelledDataset):
         return next((layout for layout in layouts if any((folder / layout).glob("*.png"))), None)
 
     def find(self, split: str, name: str) -> RecordingFiles:
-        if not (folders := self._of(name)):
-            what = f"recording of the {split} split is missing"
+        folders = self._folders(name)
+        if not folders:
             raise UserError(
-                self.root / name, what, "copy it there, or into a train, val or test folder"
+                self.root / name,
+                f"recording of the {split} split is missing",
+                "copy it there, or into a train, val or test folder",
             )
-        if not (labelled := [folder for folder in folders if self._masks(folder)]):
-            what = f"holds no masks of {len(self.classes)} classes in any known layout"
-            raise UserError(folders[0], what, "copy the labels of DSEC-Semantic next to the events")
-        labels = only_one(labelled)
-        masks, times = (
-            labels / str(self._masks(labels)),
-            [labels / path.format(name=name) for path in TIMES],
-        )
+        with_masks = [folder for folder in folders if self._masks(folder)]
+        if not with_masks:
+            raise UserError(
+                folders[0],
+                f"holds no masks of {len(self.classes)} classes in any known layout",
+                "copy the labels of DSEC-Semantic next to the events",
+            )
+        labels = unique_path(with_masks)
+        times = [labels / path.format(name=name) for path in TIMES]
         stamps = next((path for path in times if path.is_file()), times[-1])
         paths = [folder / path for folder in folders for path in EVENTS]
-        events = only_one([path for path in paths if is_there(path)] or paths[:1])
+        events = unique_path([path for path in paths if recording_exists(path)] or paths[:1])
         rectify = events.with_name(RECTIFY) if self.protocol.rectify else None
-        return RecordingFiles(
-            name, split, EventSource(events, self.given_sensor, rectify), (masks, stamps)
-        )
+        source = EventSource(events, self.given_sensor, rectify)
+        return RecordingFiles(name, split, source, (labels / str(self._masks(labels)), stamps))
 
     def open(self, files: RecordingFiles) -> LabelledRecording:
-        masks, stamps = files.beside
+        masks, stamps = files.label_files
         names = tuple(mask_names(masks).values())
         times = read_stamps(stamps)
         if len(times) != len(names):
-            what = f"holds {len(times)} times for {len(names)} masks in {masks.name}"
-            raise UserError(stamps, what, "copy masks and times again")
-        chosen = LABEL_SETS[self.protocol.labels]
-        spacing = (chosen.step or 1) * (
-            int(np.median(np.diff(times))) if len(times) > 1 else 50_000
-        )
-        times, names = times[chosen], names[chosen]
+            raise UserError(
+                stamps,
+                f"holds {len(times)} times for {len(names)} masks in {masks.name}",
+                "copy masks and times again",
+            )
+        selected = LABEL_SETS[self.protocol.labels]
+        spacing = (selected.step or 1) * label_spacing(times)
+        times = times[selected]
         if not len(times):
             raise UserError(
                 stamps, f"protocol.labels={self.protocol.labels} leaves no label", "set it to all"
             )
-        region = Region(self.protocol.rows, files.source.facts.width)
-        return self.labelled(files, region, MaskFiles(masks, names), times, int(times[0]) - spacing)
+        return self.labelled(
+            files,
+            Region(self.protocol.rows, files.source.facts.width),
+            MaskFiles(masks, names[selected]),
+            times,
+            begin=int(times[0]) - spacing,
+        )

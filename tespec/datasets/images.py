@@ -1,4 +1,4 @@
-"""Batches of random views of images in folders, and of DDD17's frames paired with their events."""
+"""Batches of augmented images in folders, and of DDD17's frames paired with their events."""
 
 import hashlib
 import os
@@ -22,21 +22,30 @@ from tespec.core.settings import Pretraining
 from tespec.datasets.augment import apply_maps, sample_flip_zoom
 from tespec.datasets.base import HELD_OUT, TEST, TRAIN
 from tespec.datasets.ddd17 import IMAGES, read_index
-from tespec.datasets.folder import LEFT_OUT, entries_below, split_recordings
+from tespec.datasets.folder import (
+    LEFT_OUT,
+    entries_below,
+    name_hash,
+    name_of,
+    split_recordings,
+)
 from tespec.datasets.lanes import WHOLE, Shard, lanes_of, shuffled
-from tespec.datasets.recording import Recording, window_us
+from tespec.datasets.recording import Recording, spread, window_us
 from tespec.datasets.splits import split_folders, split_named
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 # suffixes can hide others; Pillow opens some with external programs
 FORMATS = ("PNG", "JPEG", "BMP", "WEBP")
 UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
-HELD_OUT_SHARE = 0.1
+HELD_OUT_FRACTION = 0.1  # of the images of a folder
 HASHED = 256  # images of a folder whose content goes into its fingerprint
 # first letters of Pillow's modes with more than 8 bits, whose values it would clip at 255
 WIDE = ("I", "F")
-MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet
-GREY_MEAN, GREY_DEVIATION = 0.449, 0.226
+# of ImageNet
+MEAN = (0.485, 0.456, 0.406)
+DEVIATION = (0.229, 0.224, 0.225)
+GREY_MEAN = 0.449
+GREY_DEVIATION = 0.226
 MIDDLE = round(255 * GREY_MEAN)  # fill value outside of a frame
 ViewOf = Callable[[Image.Image], Tensor]
 Augment = Callable[[NDArray[np.uint8], np.random.Generator], NDArray[np.uint8]]
@@ -64,85 +73,112 @@ class ImageFolder:
 
     def counts(self) -> dict[str, dict[str, float]]:
         """Number of training ("train") and held-out ("held_out") images in each folder."""
-        found: dict[str, dict[str, float]] = {}
-        for name, split in (("train", self.train), ("held_out", self.held_out)):
-            for folder, count in Counter(path.parent for path in split).items():
-                found.setdefault(folder.relative_to(self.root).as_posix(), {})[name] = count
-        return found
+        counts: dict[str, dict[str, float]] = {}
+        for split, paths in (("train", self.train), ("held_out", self.held_out)):
+            for folder, count in Counter(path.parent for path in paths).items():
+                counts.setdefault(folder.relative_to(self.root).as_posix(), {})[split] = count
+        return counts
 
     def fingerprint(self) -> str:
-        """Twelve hexadecimal digits of a SHA-256 over names, splits, and the content of 256 evenly spread images."""
-        digest, images = hashlib.sha256(), (*self.train, *self.held_out)
-        for number, split in enumerate((self.train, self.held_out)):
-            for path in split:
-                digest.update(f"{number}|{path.relative_to(self.root).as_posix()}\n".encode())
-        for place in np.unique(np.linspace(0, len(images) - 1, HASHED).astype(int)).tolist():
-            digest.update(hashlib.sha256(images[place].read_bytes()).digest())
+        """Twelve hexadecimal digits of a SHA-256 over names, splits, and the content of images.
+
+        The content is that of 256 images, spread evenly.
+        """
+        digest = hashlib.sha256()
+        for split, paths in enumerate((self.train, self.held_out)):
+            for path in paths:
+                digest.update(f"{split}|{path.relative_to(self.root).as_posix()}\n".encode())
+        images = (*self.train, *self.held_out)
+        for index in spread(HASHED, len(images)):
+            digest.update(hashlib.sha256(images[index].read_bytes()).digest())
         return digest.hexdigest()[:12]
 
 
 def open_images(root: Path) -> ImageFolder:
-    """Find all images below `root` except those of test splits; images of validation splits are held out.
+    """Find all images below a folder, except those of test splits, and hold out some.
 
-    Without a validation split, the tenth of each folder whose names have the lowest hashes is held
-    out, at least one image of each folder with two or more. Files are listed once, without a `stat`
-    of each.
+    Images of a validation split are held out. Without one, the tenth of each folder whose names
+    have the lowest hashes is held out, at least one image of each folder with two or more. Files
+    are listed once, without a `stat` of each.
+
+    Raises:
+        UserError: if there are fewer than two images, or none to train on.
     """
     if not root.is_dir():
         raise UserError(root, "is not a folder", "give a folder of images")
-    found = sorted(Path(entry.path) for entry in entries_below(root) if _is_image(entry))
-    splits = split_recordings(root, sorted({path.parent for path in found}))
-    split = {folder: name for name in (TRAIN, HELD_OUT) for folder in splits[name]}
-    train, held_out = (
-        [path for path in found if split.get(path.parent) == name] for name in (TRAIN, HELD_OUT)
-    )
-    if len(train) + len(held_out) < 2:
-        what = f"holds {len(train) + len(held_out)} images ({', '.join(ENDINGS)})"
-        raise UserError(root, what, "give a folder with at least two")
+    paths = sorted(Path(entry.path) for entry in entries_below(root) if _is_image(entry))
+    splits = split_recordings(root, sorted({path.parent for path in paths}))
+    split_of = {folder: split for split in (TRAIN, HELD_OUT) for folder in splits[split]}
+    train = [path for path in paths if split_of.get(path.parent) == TRAIN]
+    held_out = [path for path in paths if split_of.get(path.parent) == HELD_OUT]
+    count = len(train) + len(held_out)
+    if count < 2:
+        raise UserError(
+            root, f"holds {count} images ({', '.join(ENDINGS)})", "give a folder with at least two"
+        )
     if not held_out:
-        by_hash = sorted(
-            train,
-            key=lambda path: hashlib.sha256(path.relative_to(root).as_posix().encode()).digest(),
-        )
-        of_folder: dict[Path, list[Path]] = {}
-        for path in by_hash:
-            of_folder.setdefault(path.parent, []).append(path)
-        several = [own for own in of_folder.values() if len(own) > 1] or [by_hash]
-        held_out = sorted(
-            path for own in several for path in own[: max(1, round(HELD_OUT_SHARE * len(own)))]
-        )
+        held_out = _hold_out(root, train)
         train = sorted(set(train) - set(held_out))
     if not train:
         raise UserError(root, "holds images only in val", "put training images into train")
     folders = sorted({path.parent for path in (*train, *held_out)})
-    flat = tuple(folder for folder in folders if folder == root or _is_split(folder, split[folder]))
-    classes = sorted({folder.name for folder in folders if folder not in flat})
-    unused = [
-        tuple(folder.relative_to(root).as_posix() for folder in splits[name])
-        for name in (TEST, LEFT_OUT)
-    ]
-    return ImageFolder(root, tuple(train), tuple(held_out), tuple(classes), flat, *unused)
+    flat = [folder for folder in folders if folder == root or _is_split(folder, split_of[folder])]
+    return ImageFolder(
+        root,
+        tuple(train),
+        tuple(held_out),
+        tuple(sorted({folder.name for folder in folders if folder not in flat})),
+        tuple(flat),
+        excluded_test=tuple(folder.relative_to(root).as_posix() for folder in splits[TEST]),
+        left_out=tuple(folder.relative_to(root).as_posix() for folder in splits[LEFT_OUT]),
+    )
+
+
+def _hold_out(root: Path, paths: Sequence[Path]) -> list[Path]:
+    """Choose a tenth of each folder's images, at least one of each folder with two or more."""
+    by_hash = sorted(paths, key=lambda path: name_hash(name_of(root, path)))
+    by_folder: dict[Path, list[Path]] = {}
+    for path in by_hash:
+        by_folder.setdefault(path.parent, []).append(path)
+    groups = [group for group in by_folder.values() if len(group) > 1] or [by_hash]
+    parts = (group[: max(1, round(HELD_OUT_FRACTION * len(group)))] for group in groups)
+    return sorted(path for part in parts for path in part)
 
 
 def _is_split(folder: Path, split: str) -> bool:
-    """Whether a folder of images is a split itself and not a class: a class may be called "train" as well."""
+    """Whether a folder of images is a split and not a class; a class may be called "train" too."""
     siblings = {other for other, _ in split_folders(folder.parent)}
     return split_named(folder.name) == split and (split != TRAIN or len(siblings) > 1)
 
 
 def _is_image(entry: os.DirEntry[str]) -> bool:
-    """Whether a file is named as an image; broken links count, since reading reports them; blocking pipes do not."""
-    named = entry.name.lower().endswith(ENDINGS)
-    return named and ((entry.is_symlink() and not os.path.exists(entry.path)) or entry.is_file())
+    """Whether a file is named as an image.
+
+    Broken links count, since reading reports them; pipes, which block, do not.
+    """
+    is_named = entry.name.lower().endswith(ENDINGS)
+    return is_named and ((entry.is_symlink() and not os.path.exists(entry.path)) or entry.is_file())
 
 
 def read_image(path: Path, channels: int) -> Image.Image:
-    """Read an image of at most 8 bits per channel as grey (1 channel) or RGB (3)."""
+    """Read an image of at most 8 bits per channel.
+
+    Args:
+        path: image file.
+        channels: 1 for grey, 3 for RGB.
+
+    Raises:
+        UserError: if the file is not readable, or has more than 8 bits per channel.
+    """
     try:
         with Image.open(path, formats=FORMATS) as image:
             if image.mode.startswith(WIDE):
-                what = f"is an image of mode {image.mode}, more than 8 bits per pixel, whose value range is unknown"
-                raise UserError(path, what, "convert it to 8 bits")
+                raise UserError(
+                    path,
+                    f"is an image of mode {image.mode}, more than 8 bits per pixel, "
+                    "whose value range is unknown",
+                    "convert it to 8 bits",
+                )
             return image.convert("L" if channels == 1 else "RGB")
     except UNREADABLE as error:
         raise UserError(path, "not a readable image", "copy it again or remove it") from error
@@ -151,41 +187,56 @@ def read_image(path: Path, channels: int) -> Image.Image:
 def as_input(
     pixels: Tensor, rgb: tuple[Sequence[float], Sequence[float]] = (MEAN, DEVIATION)
 ) -> Tensor:
-    """Normalise pixels (..., C, H, W) uint8 to float32; float32 is returned as it is.
+    """Normalise images.
 
-    Grey pixels are normalised by ImageNet's statistics, and RGB ones by the means and deviations
-    `rgb`, ImageNet's by default.
+    Args:
+        pixels: (..., C, H, W) uint8; float32 is returned as it is.
+        rgb: mean and standard deviation of each channel of RGB images, ImageNet's by default; grey
+            images have ImageNet's grey ones.
+
+    Returns:
+        Images (..., C, H, W) float32.
     """
     if pixels.dtype is not torch.uint8:
         return pixels
-    mean, deviation = ((GREY_MEAN,), (GREY_DEVIATION,)) if pixels.shape[-3] == 1 else rgb
-    of_channels = torch.tensor((mean, deviation)).to(pixels.device, non_blocking=True)[
-        ..., None, None
-    ]
-    return (pixels.float() / 255 - of_channels[0]) / of_channels[1]
+    statistics = torch.tensor(((GREY_MEAN,), (GREY_DEVIATION,)) if pixels.shape[-3] == 1 else rgb)
+    mean, deviation = statistics.to(pixels.device, non_blocking=True)[..., None, None]  # (C, 1, 1)
+    return (pixels.float() / 255 - mean) / deviation
 
 
 @contextmanager
 def seeded(*seed: int) -> Iterator[None]:
-    """Seed the generators of Python, NumPy and torch, from which library transforms draw; restore them afterwards."""
+    """Seed the generators of Python, NumPy and torch, and restore them afterwards.
+
+    Transforms of libraries draw from these generators.
+    """
     state = int(np.random.SeedSequence(seed).generate_state(1)[0])
     with torch.random.fork_rng(devices=[]):
-        before = random.getstate(), np.random.get_state()  # noqa: NPY002
+        python_state = random.getstate()
+        numpy_state = np.random.get_state()  # noqa: NPY002
         random.seed(state)
         np.random.seed(state)  # noqa: NPY002
         torch.default_generator.manual_seed(state)
         try:
             yield
         finally:
-            random.setstate(before[0])
-            np.random.set_state(before[1])  # noqa: NPY002
+            random.setstate(python_state)
+            np.random.set_state(numpy_state)  # noqa: NPY002
 
 
 class ImageBatches(Dataset[dict[str, Tensor]]):
-    """Batches by step: `views` (B, count, C, H, W) uint8 or float32, see `as_input`, and `labels` (B,) int64.
+    """Batches of augmented images by step.
 
-    Each of `views` turns an RGB image into a view (C, H, W), possibly at random, see `seeded`. Each
-    epoch shows every image once, in a different order.
+    Item k holds `views` (B, V, C, H, W) uint8 or float32, see `as_input`, and `labels` (B,) int64.
+    Each epoch shows every image once, in a different order.
+
+    Args:
+        folder: images, of which the training ones are used.
+        views: V functions that turn an RGB image into a tensor (C, H, W), possibly at random, see
+            `seeded`.
+        batch_size: number of images of a step, in all shards together.
+        seed: seed of the order and of the views.
+        shard: index and number of the shards.
     """
 
     def __init__(
@@ -196,38 +247,45 @@ class ImageBatches(Dataset[dict[str, Tensor]]):
         seed: int,
         shard: Shard = WHOLE,
     ) -> None:
-        self._folder, self._of, self._batch, self._seed = folder, views, batch_size, seed
-        self._share = lanes_of(batch_size, shard)
+        self._folder = folder
+        self._views = views
+        self._batch_size = batch_size
+        self._seed = seed
+        self._rows = lanes_of(batch_size, shard)
 
     def __getitem__(self, step: int) -> dict[str, Tensor]:
-        positions = [step * self._batch + row for row in self._share]
-        paths = [
-            self._folder.train[number]
-            for number in shuffled(positions, len(self._folder.train), self._seed)
-        ]
+        positions = [step * self._batch_size + row for row in self._rows]
+        indices = shuffled(positions, len(self._folder.train), self._seed)
+        paths = [self._folder.train[index] for index in indices]
         seeds = [[self._seed, *b"views", position] for position in positions]
-        return _views(self._folder, paths, self._of, seeds)
+        return _stack_views(self._folder, paths, self._views, seeds)
 
 
 def held_out_batch(
     folder: ImageFolder, paths: Sequence[Path], views: Sequence[ViewOf]
 ) -> dict[str, Tensor]:
-    """Load a batch like those of `ImageBatches`, with the same random views of an image in every run."""
-    return _views(folder, paths, views, [[*b"held out", *path.name.encode()] for path in paths])
+    """Load a batch like those of `ImageBatches`, with the same views of an image in every run.
+
+    Args:
+        folder: images that hold `paths`.
+        paths: images of the batch.
+        views: see `ImageBatches`.
+    """
+    return _stack_views(
+        folder, paths, views, [[*b"held out", *path.name.encode()] for path in paths]
+    )
 
 
-def _views(
+def _stack_views(
     folder: ImageFolder, paths: Sequence[Path], views: Sequence[ViewOf], seeds: Sequence[list[int]]
 ) -> dict[str, Tensor]:
-    drawn = []
+    stacks = []
     for path, seed in zip(paths, seeds, strict=True):
         image = read_image(path, 3)
         with seeded(*seed):
-            drawn.append(torch.stack([view(image) for view in views]))
-    return {
-        "views": torch.stack(drawn),
-        "labels": torch.tensor([folder.label(path) for path in paths]),
-    }
+            stacks.append(torch.stack([view(image) for view in views]))  # (V, C, H, W)
+    labels = torch.tensor([folder.label(path) for path in paths])
+    return {"views": torch.stack(stacks), "labels": labels}
 
 
 @dataclass(frozen=True, eq=False)
@@ -239,58 +297,82 @@ class Paired(Recording):
     def image(self, index: int) -> NDArray[np.uint8]:
         """Frame (1, H, W) uint8 at the end of a window, resized to the size of the histograms."""
         size = (self.region.width, self.region.height)
-        return np.array(
-            read_image(self.images[index], 1).resize(size, Image.Resampling.BILINEAR), np.uint8
-        )[None]
+        image = read_image(self.images[index], 1).resize(size, Image.Resampling.BILINEAR)
+        return np.array(image, np.uint8)[None]
 
 
 def paired(recordings: Sequence[Recording], window_ms: float) -> list[Paired]:
-    """Return the recordings that have frames, with windows of `window_ms` that end at frames within the given parts."""
-    found, length = [], window_us(window_ms)
-    for recording in (each for each in recordings if (each.path / IMAGES).is_dir() and len(each)):
+    """Cut recordings of DDD17 into windows that end at frames.
+
+    Args:
+        recordings: recordings, or parts of them; those without frames are ignored.
+        window_ms: length of a window in ms.
+
+    Returns:
+        The recordings that have frames, with a window within the given part for each frame.
+
+    Raises:
+        UserError: if no recording has frames.
+    """
+    pairs = []
+    length = window_us(window_ms)
+    for recording in recordings:
+        folder = recording.path / IMAGES
+        if not len(recording) or not folder.is_dir():
+            continue
+        matches = {path: re.search(r"\d+$", path.stem) for path in folder.glob("[!.]*.png")}
+        paths = {int(match[0]): path for path, match in matches.items() if match}
         times, *_ = read_index(recording.path)
-        every = (
-            (re.search(r"\d+$", path.stem), path)
-            for path in (recording.path / IMAGES).glob("[!.]*.png")
-        )
-        paths = {int(number[0]): path for number, path in every if number}
-        first, last = int(recording.windows[0, 0]) + length, int(recording.windows[-1, 1])
-        kept = [
-            number
-            for number, time in enumerate(times.tolist())
-            if first <= time <= last and number + 1 in paths
-        ]
-        if kept:
-            windows = np.stack([times[kept] - length, times[kept]], axis=1)
-            images = tuple(paths[number + 1] for number in kept)
-            found.append(
+        first = int(recording.windows[0, 0]) + length
+        last = int(recording.windows[-1, 1])
+        inside = np.flatnonzero((times >= first) & (times <= last))
+        # Frame n has the time at index n - 1.
+        indices = [index for index in inside.tolist() if index + 1 in paths]
+        if indices:
+            windows = np.stack([times[indices] - length, times[indices]], axis=1)
+            images = tuple(paths[index + 1] for index in indices)
+            pairs.append(
                 Paired(recording.name, recording.source, recording.region, windows, images)
             )
-    if not found:
+    if not pairs:
         where = recordings[0].path if recordings else "recordings"
         raise UserError(
             where, f"no recording has images in {IMAGES}/", "give recordings of the DDD17 archive"
         )
-    return found
+    return pairs
 
 
 def subsample(recordings: Sequence[Paired], count: int) -> list[Paired]:
-    """Keep at most `count` windows, but at least one per recording, spread evenly over each recording."""
-    parts, most = [], max(1, count // len(recordings))
+    """Select windows, spread evenly over each recording.
+
+    Args:
+        recordings: recordings with frames.
+        count: maximum number of windows; at least one of each recording remains.
+    """
+    parts = []
+    limit = max(1, count // len(recordings))
     for recording in recordings:
-        places = np.unique(
-            np.linspace(0, len(recording) - 1, min(most, len(recording))).round().astype(int)
-        )
-        images = tuple(recording.images[place] for place in places.tolist())
-        parts.append(replace(recording, windows=recording.windows[places], images=images))
+        spaced = np.linspace(0, len(recording) - 1, min(limit, len(recording)))
+        indices = np.unique(spaced.round().astype(int))
+        images = tuple(recording.images[index] for index in indices.tolist())
+        parts.append(replace(recording, windows=recording.windows[indices], images=images))
     return parts
 
 
 class PairBatches(Dataset[dict[str, Tensor]]):
-    """Batches by step: `histograms` (B, 1, 2*bins, H, W) uint8 and `images` (B, 1, 1, H, W) uint8, at random times.
+    """Batches of event histograms and frames, at random times.
 
-    Both get the same flip and zoom, sampled anew for each pair; `augment` changes only the
-    histogram. Each epoch shows every pair once, in a different order.
+    Item k holds `histograms` (B, 1, 2*bins, H, W) uint8 and `images` (B, 1, 1, H, W) uint8. Both
+    get the same flip and zoom, sampled anew for each pair. Each epoch shows every pair once, in a
+    different order.
+
+    Args:
+        recordings: recordings with frames, of one size.
+        settings: settings of the pre-training.
+        seed: seed of the order and of the augmentation.
+        shard: index and number of the shards.
+        augment: function of a histogram (1, 2*bins, H, W) and a random generator that changes only
+            the histogram.
     """
 
     def __init__(
@@ -301,24 +383,23 @@ class PairBatches(Dataset[dict[str, Tensor]]):
         shard: Shard = WHOLE,
         augment: Augment = lambda histogram, _: histogram,
     ) -> None:
-        self._settings, self._seed, self._augment = settings, seed, augment
-        self._share = lanes_of(settings.batch_size, shard)
+        self._settings = settings
+        self._seed = seed
+        self._augment = augment
+        self._rows = lanes_of(settings.batch_size, shard)
         self._pairs = [
             (recording, window) for recording in recordings for window in range(len(recording))
         ]
 
     def __getitem__(self, step: int) -> dict[str, Tensor]:
-        settings, positions = (
-            self._settings,
-            [step * self._settings.batch_size + row for row in self._share],
-        )
-        pairs = [
-            self._pairs[number] for number in shuffled(positions, len(self._pairs), self._seed)
-        ]
-        size = (self._pairs[0][0].region.height, self._pairs[0][0].region.width)
-        histograms = np.empty((len(pairs), 1, 2 * settings.bins, *size), np.uint8)
-        images = np.empty((len(pairs), 1, 1, *size), np.uint8)
-        for row, (recording, window) in enumerate(pairs):
+        settings = self._settings
+        positions = [step * settings.batch_size + row for row in self._rows]
+        region = self._pairs[0][0].region
+        size = (region.height, region.width)
+        histograms = np.empty((len(positions), 1, 2 * settings.bins, *size), np.uint8)
+        images = np.empty((len(positions), 1, 1, *size), np.uint8)
+        for row, index in enumerate(shuffled(positions, len(self._pairs), self._seed)):
+            recording, window = self._pairs[index]
             generator = np.random.default_rng([self._seed, *b"augmentation", positions[row]])
             flip_zoom = sample_flip_zoom(generator, settings.augmentation, *size)
             recording.fill(histograms[row], window, settings.binning, flip_zoom)

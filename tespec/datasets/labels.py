@@ -18,7 +18,7 @@ from tespec.core.boxes import Boxes
 from tespec.core.errors import UserError
 from tespec.core.files import regular_file
 from tespec.core.settings import Size
-from tespec.datasets.recording import LabelledRecording, Labels, Subset
+from tespec.datasets.recording import LabelledRecording, Labels, Subset, spread
 from tespec.events.readers.arrays import load_array
 from tespec.events.readers.hdf5 import AGAIN, part, translate_errors
 
@@ -39,37 +39,45 @@ SAMPLED = 16  # depth maps per recording with a checksum; all of them are tens o
 STANDING = 0.1  # m/s below which the camera counts as standing
 
 
-def mask_names(place: Path) -> dict[int, str]:
-    """Names of the masks in a folder or zip archive, keyed and sorted by the number at the end of the name."""
-    if place.is_dir():
-        names = sorted(str(path.relative_to(place)) for path in place.rglob("*.png"))
+def mask_names(path: Path) -> dict[int, str]:
+    """List the masks in a folder or zip archive by number, the digits at the end of their names."""
+    if path.is_dir():
+        names = sorted(str(file.relative_to(path)) for file in path.rglob("*.png"))
     else:
-        names = _archive(place, os.getpid()).namelist()
-    found: dict[int, str] = {}
+        names = _archive(path, os.getpid()).namelist()
+    masks: dict[int, str] = {}
     for name in names:
         match = NUMBER.search(name)
-        if match is None or PurePosixPath(name).name.startswith(
-            "."
-        ):  # macOS adds "._" twins to archives
+        # macOS adds "._" twins to archives
+        if match is None or PurePosixPath(name).name.startswith("."):
             continue
-        if (other := found.setdefault(int(match[1]), name)) != name:
-            what, remedy = f"{other} and {name} are both mask {int(match[1])}", "keep one of them"
-            if (folders := [str(PurePosixPath(each).parent) for each in (other, name)])[
-                0
-            ] != folders[1]:
-                what = f"mask {int(match[1])} is in the folders {folders[0]} and {folders[1]} inside it"
-                remedy = "keep the folder of the masks whose pixels are class indices"
-            raise UserError(place, what, remedy)
-    if not found:
-        raise UserError(place, "holds no masks (PNG files whose names end in a number)", AGAIN)
-    return dict(sorted(found.items()))
+        number = int(match[1])
+        other = masks.setdefault(number, name)
+        if other == name:
+            continue
+        folders = [str(PurePosixPath(mask).parent) for mask in (other, name)]
+        if folders[0] == folders[1]:
+            raise UserError(path, f"{other} and {name} are both mask {number}", "keep one of them")
+        raise UserError(
+            path,
+            f"mask {number} is in the folders {' and '.join(folders)} inside it",
+            "keep the folder of the masks whose pixels are class indices",
+        )
+    if not masks:
+        raise UserError(path, "holds no masks (PNG files whose names end in a number)", AGAIN)
+    return dict(sorted(masks.items()))
+
+
+def label_spacing(times: NDArray[np.int64]) -> int:
+    """Median time in us between labels at `times` (K,) in us; 50 ms for a single label."""
+    return int(np.median(np.diff(times))) if len(times) > 1 else 50_000
 
 
 @dataclass(frozen=True)
 class MaskFiles:
-    """Masks of one recording: PNG files `names` in a folder or zip archive."""
+    """Masks of one recording: PNG files `names` in a folder or zip archive `path`."""
 
-    place: Path
+    path: Path
     names: tuple[str, ...]
 
     def __len__(self) -> int:
@@ -77,39 +85,43 @@ class MaskFiles:
 
     def __getitem__(self, index: int) -> NDArray[np.uint8]:
         """Mask (H, W) uint8: the class of each pixel, 255 for unlabelled pixels."""
-        where = f"{self.place}, {self.names[index]}"
+        where = f"{self.path}, {self.names[index]}"
         try:
             with Image.open(io.BytesIO(self._read(self.names[index])), formats=("PNG",)) as image:
-                mode, stored = image.mode, str(image.tile[0][3])  # for example "L;2"
+                mode = image.mode
+                raw_mode = str(image.tile[0][3])  # for example "L;2"
                 mask = np.asarray(image.convert("L") if mode == "1" else image)
         except DAMAGED_PNG as error:
             raise UserError(where, "not a readable PNG", AGAIN) from error
         if mask.ndim != 2 or mask.dtype != np.uint8:
-            what = f"is an image of mode {mode}, not a grey or palette image of at most 8 bits"
-            raise UserError(where, what, "give masks whose pixel values are class indices")
+            raise UserError(
+                where,
+                f"is an image of mode {mode}, not a grey or palette image of at most 8 bits",
+                "give masks whose pixel values are class indices",
+            )
         # Pillow scales grey of 1, 2 and 4 bits to 0 to 255.
-        bits = 1 if mode == "1" else {"L;2": 2, "L;4": 4}.get(stored, 8)
+        bits = 1 if mode == "1" else {"L;2": 2, "L;4": 4}.get(raw_mode, 8)
         return mask // np.uint8(255 // ((1 << bits) - 1))
 
     def checksums(self) -> list[int]:
         """CRC-32 of each mask file, the same for a zip archive and the folder extracted from it."""
-        if self.place.is_dir():
+        if self.path.is_dir():
             return [zlib.crc32(self._read(name)) for name in self.names]
-        archive = _archive(self.place, os.getpid())
+        archive = _archive(self.path, os.getpid())
         return [archive.getinfo(name).CRC for name in self.names]
 
     def _read(self, name: str) -> bytes:
         try:
-            if self.place.is_dir():
-                return regular_file(self.place / name).read_bytes()
-            return _archive(self.place, os.getpid()).read(name)
+            if self.path.is_dir():
+                return regular_file(self.path / name).read_bytes()
+            return _archive(self.path, os.getpid()).read(name)
         except DAMAGED_ZIP as error:
-            raise UserError(f"{self.place}, {name}", "not readable", AGAIN) from error
+            raise UserError(f"{self.path}, {name}", "not readable", AGAIN) from error
 
 
 @lru_cache(maxsize=32)
 def _archive(path: Path, process: int) -> zipfile.ZipFile:
-    """Open an archive once per process: forked workers that share a file move each other's position in it."""
+    """Open an archive once per process, since forked workers would share its file position."""
     try:
         return zipfile.ZipFile(regular_file(path))
     except DAMAGED_ZIP as error:
@@ -118,7 +130,7 @@ def _archive(path: Path, process: int) -> zipfile.ZipFile:
 
 @dataclass(frozen=True)
 class DepthMaps:
-    """Depth maps of one recording: indices `maps` into dataset `name` (maps, H, W), in m, of an HDF5 file."""
+    """Depth maps of one recording: those of index `maps` in an HDF5 data set (N, H, W) in m."""
 
     path: Path
     name: str
@@ -129,22 +141,17 @@ class DepthMaps:
 
     def __getitem__(self, index: int) -> NDArray[np.float32]:
         """Depth map (H, W) float32 in m, NaN for unknown depth."""
-        number = self.maps[index]
-        with translate_errors(self.path, f"map {number} of {self.name}"):
-            depth = np.asarray(part(self.path, self.name)[number], np.float32)
-        known = np.isfinite(depth)
-        if (depth[known] < 0).any():
-            raise UserError(self.path, f"map {number} of {self.name} has negative depths", AGAIN)
-        return np.where(known & (depth > 0), depth, np.float32(np.nan))
+        title = f"map {self.maps[index]} of {self.name}"
+        with translate_errors(self.path, title):
+            depth = np.asarray(part(self.path, self.name)[self.maps[index]], np.float32)
+        is_finite = np.isfinite(depth)
+        if (depth[is_finite] < 0).any():
+            raise UserError(self.path, f"{title} has negative depths", AGAIN)
+        return np.where(is_finite & (depth > 0), depth, np.float32(np.nan))
 
     def checksums(self) -> list[int]:
         """CRC-32 of up to 16 maps, spread over the recording."""
-        places = (
-            np.unique(np.linspace(0, len(self.maps) - 1, SAMPLED).astype(int)).tolist()
-            if self.maps
-            else []
-        )
-        return [zlib.crc32(self[place].tobytes()) for place in places]
+        return [zlib.crc32(self[index].tobytes()) for index in spread(SAMPLED, len(self))]
 
 
 def read_stamps(path: Path) -> NDArray[np.int64]:
@@ -155,42 +162,63 @@ def read_stamps(path: Path) -> NDArray[np.int64]:
         raise UserError(path, "no such file", "copy the times of the masks") from error
     except (ValueError, OverflowError, OSError) as error:
         raise UserError(path, "must have one integer per line", AGAIN) from error
-    if not len(times) or (np.diff(times) <= 0).any():
-        raise UserError(
-            path, "its times step back or repeat" if len(times) else "the file is empty", AGAIN
-        )
+    if not len(times):
+        raise UserError(path, "the file is empty", AGAIN)
+    if (np.diff(times) <= 0).any():
+        raise UserError(path, "its times step back or repeat", AGAIN)
     return times
 
 
 def speed_at(root: Path, name: str, times: NDArray[np.int64]) -> NDArray[np.float32] | None:
-    """Interpolate the camera's speed (N,) float32 in m/s at `times` (N,) in us; None if the data set has no speeds.
+    """Interpolate the camera's speed at the times of labels.
 
     `<root>/ego_speed/<name>.npy` holds (M, 2) floats: rising times in us on the recording's clock,
     and speeds in m/s.
+
+    Args:
+        root: folder of the data set.
+        name: name of the recording.
+        times: (K,) times in us.
+
+    Returns:
+        Speeds (K,) in m/s; None if the data set has no speeds.
+
+    Raises:
+        UserError: if the file holds anything else.
     """
     path = root / "ego_speed" / f"{name}.npy"
     if not path.is_file():
         return None
     rows = load_array(path)
-    table = rows.ndim == 2 and rows.shape[1] == 2 and rows.dtype.kind == "f" and len(rows)
-    if not table or not np.isfinite(rows).all() or (np.diff(rows[:, 0]) < 0).any():
-        what = f"is {rows.dtype} {rows.shape}, not float (N, 2) with rising times and speeds in m/s"
-        raise UserError(path, what, "remove it")
+    is_table = rows.ndim == 2 and rows.shape[1] == 2 and rows.dtype.kind == "f" and len(rows)
+    if not is_table or not np.isfinite(rows).all() or (np.diff(rows[:, 0]) < 0).any():
+        raise UserError(
+            path,
+            f"is {rows.dtype} {rows.shape}, not float (N, 2) with rising times and speeds in m/s",
+            "remove it",
+        )
     return np.interp(times, *rows.astype(np.float64).T).astype(np.float32)
 
 
 def with_checks(recording: LabelledRecording, kind: str, classes: int) -> LabelledRecording:
-    """Return the recording with labels that are checked as they are read; each label must have a window.
+    """Let the labels of a recording be checked as they are read.
 
     Args:
         recording: with labels in px of its histograms.
         kind: expected kind of the labels, `MASK`, `DEPTH` or `BOXES`.
         classes: number of classes, 0 if unknown.
+
+    Raises:
+        UserError: if the numbers of labels and of their windows differ.
     """
-    where, labels = f"{recording.path}, recording {recording.name}", recording.labels
+    labels = recording.labels
+    where = f"{recording.path}, recording {recording.name}"
     if len(labels) != len(recording.labelled):
-        what = f"{len(labels)} labels for {len(recording.labelled)} labelled windows"
-        raise UserError(where, what, "give the window that ends at each label")
+        raise UserError(
+            where,
+            f"{len(labels)} labels for {len(recording.labelled)} labelled windows",
+            "give the window that ends at each label",
+        )
     size = (recording.region.height, recording.region.width)
     check = partial(_check, labels, where, kind, size, classes)
     return replace(recording, labels=Subset(labels, np.arange(len(labels)), check))
@@ -199,56 +227,51 @@ def with_checks(recording: LabelledRecording, kind: str, classes: int) -> Labell
 def _check(
     labels: Labels, where: str, kind: str, size: Size, classes: int, label: Any, index: int
 ) -> None:
-    if fault := (_box_fault if kind == BOXES else _map_fault)(label, kind, size, classes):
+    fault = (_box_fault if kind == BOXES else _map_fault)(label, kind, size, classes)
+    if fault:
         file = f" ({labels.names[index]})" if isinstance(labels, MaskFiles) else ""
         raise UserError(f"{where}, label {index}{file}", *fault)
 
 
 def _map_fault(label: Any, kind: str, size: Size, classes: int) -> tuple[str, str] | None:
-    """Error and remedy for a mask (H, W) uint8 or a depth map (H, W) float32 in m; None if it is valid."""
-    wanted = np.dtype(np.uint8 if kind == MASK else np.float32)
-    if not isinstance(label, np.ndarray) or label.ndim != 2 or label.dtype != wanted:
-        return f"{kind} is {_described(label)}", f"give (H, W) {wanted}"
+    """Error and remedy for a mask (H, W) uint8 or a depth map (H, W) float32 in m, if invalid."""
+    dtype = np.dtype(np.uint8 if kind == MASK else np.float32)
+    if not isinstance(label, np.ndarray) or label.ndim != 2 or label.dtype != dtype:
+        return f"{kind} is {_described(label)}", f"give (H, W) {dtype}"
     if label.shape != size:
-        what = f"{kind} has {label.shape[1]}x{label.shape[0]} px, but the histograms have {size[1]}x{size[0]}"
+        height, width = label.shape
+        what = f"{kind} has {width}x{height} px, but the histograms have {size[1]}x{size[0]}"
         return what, "give labels at the size of the histograms"
-    if kind == MASK and len(wrong := label[(label >= classes) & (label != IGNORE)]):
-        return (
-            f"mask holds class {wrong[0]} of {classes}",
-            "list all classes, or give 255 for unlabelled pixels",
-        )
-    if kind == DEPTH and len(wrong := label[~(np.isnan(label) | ((label > 0) & (label < np.inf)))]):
-        return f"depth holds {wrong[0]:g} m", "give m above 0, and NaN for unknown depth"
-    return None
+    if kind == MASK:
+        invalid = label[(label >= classes) & (label != IGNORE)]
+        what = "mask holds class {} of {}"
+        remedy = "list all classes, or give 255 for unlabelled pixels"
+    else:
+        invalid = label[~(np.isnan(label) | ((label > 0) & (label < np.inf)))]
+        what = "depth holds {:g} m"
+        remedy = "give m above 0, and NaN for unknown depth"
+    return (what.format(invalid[0], classes), remedy) if len(invalid) else None
 
 
 def _box_fault(label: Any, kind: str, size: Size, classes: int) -> tuple[str, str] | None:
-    """Error and remedy for boxes in px of histograms of `size` (H, W); None if they are valid."""
+    """Error and remedy for boxes in px of histograms of `size` (H, W), if they are invalid."""
     if not isinstance(label, Boxes):
-        return (
-            f"{kind} are {_described(label)}",
-            "give tespec.core.boxes.make_boxes(corners, classes)",
-        )
-    (left, top, right, bottom), numbers = label.corners.T, label.label
+        remedy = "give tespec.core.boxes.make_boxes(corners, classes)"
+        return f"{kind} are {_described(label)}", remedy
+    left, top, right, bottom = label.corners.T
     # Downsampling to an integer size leaves boxes up to 1 px beyond the border.
     inside = (left >= 0) & (top >= 0) & (right <= size[1] + 1) & (bottom <= size[0] + 1)
-    for wrong, what, remedy in (
+    flipped = (right < left) | (bottom < top)
+    unknown = (label.label < 0) | (label.label >= (classes or np.inf))
+    for invalid, what, remedy in (
         (~inside, f"is outside of {size[1]}x{size[0]} px", "give corners in px of the histograms"),
-        (
-            (right < left) | (bottom < top),
-            "has left > right or top > bottom",
-            "give left, top, right, bottom",
-        ),
-        (
-            (numbers < 0) | (numbers >= (classes or np.inf)),
-            "has an unknown class",
-            "list all classes",
-        ),
+        (flipped, "has left > right or top > bottom", "give left, top, right, bottom"),
+        (unknown, "has an unknown class", "list all classes"),
     ):
-        if wrong.any():
-            number = int(np.argmax(wrong))
-            box = ", ".join(f"{value:g}" for value in label.corners[number])
-            return f"box {number} ({box}; class {numbers[number]}) {what}", remedy
+        if invalid.any():
+            index = int(np.argmax(invalid))
+            box = ", ".join(f"{value:g}" for value in label.corners[index])
+            return f"box {index} ({box}; class {label.label[index]}) {what}", remedy
     return None
 
 

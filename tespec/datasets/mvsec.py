@@ -4,16 +4,16 @@ import numpy as np
 
 from tespec.core.errors import UserError
 from tespec.datasets.base import LabelledDataset, RecordingFiles
-from tespec.datasets.labels import DEPTH, DepthMaps
+from tespec.datasets.labels import DEPTH, DepthMaps, label_spacing
 from tespec.datasets.recording import LabelledRecording
-from tespec.datasets.sources import EventSource, is_there
-from tespec.datasets.splits import only_one
+from tespec.datasets.sources import EventSource
 from tespec.events.histogram import Region
 from tespec.events.readers.hdf5 import AGAIN, dataset, translate_errors
 from tespec.events.readers.mvsec import SENSOR
 from tespec.registry import DATASETS
 
-DATA, TRUTH = "_data.hdf5", "_gt.hdf5"
+DATA = "_data.hdf5"
+TRUTH = "_gt.hdf5"
 DEPTH_MAPS = "davis/left/depth_image_raw"
 LATEST = 1e11  # s, the year 5138; in us it is exact in 64 bits
 
@@ -63,21 +63,18 @@ class Mvsec(LabelledDataset):
     layout = "official hdf5 files, one of events and one of ground truth for each sequence"
 
     def find(self, split: str, name: str) -> RecordingFiles:
-        places = [folder / f"{name}{DATA}" for folder in (self.root, *sorted(self.root.iterdir()))]
-        found = [path for path in places if is_there(path)]
-        if not found:
-            raise UserError(
-                places[0], f"recording of the {split} split is missing", "copy it into the folder"
-            )
-        data = only_one(found)
+        folders = (self.root, *sorted(self.root.iterdir()))
+        data = self.locate([folder / f"{name}{DATA}" for folder in folders], split)
         truth = data.with_name(f"{name}{TRUTH}")
         if not truth.is_file():
             raise UserError(truth, "no such file", "copy the ground truth next to the events")
         return RecordingFiles(name, split, EventSource(data, self.given_sensor), (truth,))
 
     def open(self, files: RecordingFiles) -> LabelledRecording:
-        facts, truth = files.source.facts, files.beside[0]
-        count, name = len(dataset(truth, DEPTH_MAPS, "f", 3)), f"{DEPTH_MAPS}_ts"
+        facts = files.source.facts
+        truth = files.label_files[0]
+        name = f"{DEPTH_MAPS}_ts"
+        count = len(dataset(truth, DEPTH_MAPS, "f", 3))
         with translate_errors(truth, name):
             seconds = dataset(truth, name, "f")[()].astype(np.float64)  # since 1970
         if not len(seconds) or not (np.abs(seconds) < LATEST).all():
@@ -88,13 +85,20 @@ class Mvsec(LabelledDataset):
             raise UserError(truth, f"the times in {name} step back or repeat", AGAIN)
         if len(times) != count:
             raise UserError(truth, f"{DEPTH_MAPS} has {count} maps, but {len(times)} times", AGAIN)
-        spacing = int(np.median(np.diff(times))) if count > 1 else 50_000
-        begin = times - spacing
-        kept = np.flatnonzero((begin >= facts.t_first) & (begin <= facts.t_last))
-        if not len(kept):
-            what = f"its depth is at {times[0]} to {times[-1]} us, the events at {facts.t_first} to {facts.t_last}"
-            raise UserError(truth, what, "copy events and ground truth again")
-        labels = DepthMaps(truth, DEPTH_MAPS, tuple(kept.tolist()))
-        start = int(times[kept[0]]) - spacing
-        region, left_out = Region(facts.height, facts.width), count - len(kept)
-        return self.labelled(files, region, labels, times[kept], start, left_out=left_out)
+        begins = times - label_spacing(times)
+        maps = np.flatnonzero((begins >= facts.t_first) & (begins <= facts.t_last))
+        if not len(maps):
+            raise UserError(
+                truth,
+                f"its depth is at {times[0]} to {times[-1]} us, "
+                f"the events at {facts.t_first} to {facts.t_last}",
+                "copy events and ground truth again",
+            )
+        return self.labelled(
+            files,
+            Region(facts.height, facts.width),
+            DepthMaps(truth, DEPTH_MAPS, tuple(maps.tolist())),
+            times[maps],
+            begin=int(begins[maps[0]]),
+            left_out=count - len(maps),
+        )

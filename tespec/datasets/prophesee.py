@@ -19,8 +19,8 @@ from tespec.datasets.archive import REPRESENTATIONS, WINDOW_OF_FRAME, WINDOW_US,
 from tespec.datasets.base import HELD_OUT, SPLITS, TRAIN, UNKNOWN, LabelledDataset, RecordingFiles
 from tespec.datasets.labels import BOXES, speed_at
 from tespec.datasets.recording import LabelledRecording, reduced
-from tespec.datasets.sources import EventSource
-from tespec.datasets.splits import only_one, split_folders, split_named
+from tespec.datasets.sources import EventSource, unique_path
+from tespec.datasets.splits import split_folders, split_named
 from tespec.events.readers.arrays import AGAIN, load_array, load_arrays
 from tespec.events.store import STORE
 from tespec.registry import DATASETS
@@ -31,7 +31,7 @@ EVENT_FILES, BOX_FILE = ("_td.dat.h5", "_td.h5", "_td.dat"), "_bbox.npy"
 LABELS = Path("labels_v2") / "labels.npz"  # in a recording folder of RVT's archives
 # in the same file: row of the first box of each label frame
 ROW_OF_FRAME = "objframe_idx_2_label_idx"
-EVERY = ("*",)  # in place of a split's names: every recording in its folder
+ALL_RECORDINGS = ("*",)  # in place of a split's names: every recording in its folder
 
 # earlier label frames are left out (uzh-rpg/RVT, scripts/genx/preprocess_dataset.py)
 FIRST_LABEL_US = 100_000
@@ -44,21 +44,25 @@ LARGEST_PX = 1e6
 
 
 class RawBoxes(NamedTuple):
-    """Boxes in time order: t (N,) int64 in us, corners (N, 4) float32 in px of the sensor, label (N,) int64."""
+    """Boxes of a recording in time order."""
 
-    t: NDArray[np.int64]
-    corners: NDArray[np.float32]
-    label: NDArray[np.int64]
+    t: NDArray[np.int64]  # (N,) in us
+    corners: NDArray[np.float32]  # (N, 4) left, top, right and bottom in px of the sensor
+    label: NDArray[np.int64]  # (N,)
 
-    def keep(self, kept: NDArray[np.bool_]) -> "RawBoxes":
-        """Boxes selected by a mask (N,)."""
-        return RawBoxes(self.t[kept], self.corners[kept], self.label[kept])
+    def keep(self, mask: NDArray[np.bool_]) -> "RawBoxes":
+        """Select boxes by a mask (N,)."""
+        return RawBoxes(self.t[mask], self.corners[mask], self.label[mask])
 
     def downsampled(self, factor: int, sensor: Size) -> "RawBoxes":
-        """Boxes on a sensor (height, width), in px of histograms downsampled by `factor`, without flat ones.
+        """Convert boxes to px of downsampled histograms, and remove those without an area.
 
         They are cropped to the last pixel of the histograms, as in uzh-rpg/RVT
         (data/genx_utils/labels.py, `scale_`).
+
+        Args:
+            factor: sensor pixels per histogram pixel, along each side.
+            sensor: (height, width) in px.
         """
         corners = (self.corners / factor).astype(np.float32)
         corners[:, 2:] = np.minimum(corners[:, 2:], np.array(sensor[::-1], np.float32) / factor - 1)
@@ -66,35 +70,39 @@ class RawBoxes(NamedTuple):
 
 
 def raw_boxes(stored: NDArray[Any], path: Path, known_classes: int) -> RawBoxes:
-    """Read and check boxes of a structured array with fields x, y, w, h, class_id and t (ts in old files)."""
+    """Read and check boxes.
+
+    Args:
+        stored: structured array with fields x, y, w, h, class_id and t (ts in old files).
+        path: its file, for messages.
+        known_classes: number of classes.
+
+    Raises:
+        UserError: if fields are missing, there are no boxes, or one is not valid.
+    """
     time = "ts" if "ts" in (stored.dtype.names or ()) else "t"
     try:
-        t, label = (
-            stored[name].astype(np.int64, casting="same_kind") for name in (time, "class_id")
-        )
-        numbers = np.stack(
-            [stored[name].astype(np.float32, casting="same_kind") for name in "xywh"], axis=1
-        )
+        t = stored[time].astype(np.int64, casting="same_kind")
+        label = stored["class_id"].astype(np.int64, casting="same_kind")
+        sides = [stored[name].astype(np.float32, casting="same_kind") for name in "xywh"]
+        xywh = np.stack(sides, axis=1)  # (N, 4)
     except (IndexError, ValueError, TypeError) as error:
         raise UserError(
             path, f"does not hold a table of boxes ({error})", "give a file of boxes"
         ) from error
     if stored.ndim != 1 or not len(stored):
         raise UserError(path, "holds no boxes", f"copy it again, or {SKIP}")
-    for bad, what in (
-        (
-            ~(np.abs(numbers) <= LARGEST_PX).all(axis=1),
-            "a position or size that is NaN or too large",
-        ),
-        ((numbers[:, 2:] < 0).any(axis=1), "a negative size"),
+    too_large = ~(np.abs(xywh) <= LARGEST_PX).all(axis=1)
+    for invalid, what in (
+        (too_large, "a position or size that is NaN or too large"),
+        ((xywh[:, 2:] < 0).any(axis=1), "a negative size"),
         ((label < 0) | (label >= known_classes), f"a class other than 0 to {known_classes - 1}"),
         (np.diff(t, prepend=0) < 0, "a time before 0 or before the previous box"),
     ):
-        if bad.any():
-            raise UserError(path, f"box {int(np.argmax(bad))} has {what}", AGAIN)
-    return RawBoxes(
-        t, np.concatenate([numbers[:, :2], numbers[:, :2] + numbers[:, 2:]], axis=1), label
-    )
+        if invalid.any():
+            raise UserError(path, f"box {int(np.argmax(invalid))} has {what}", AGAIN)
+    corners = np.concatenate([xywh[:, :2], xywh[:, :2] + xywh[:, 2:]], axis=1)
+    return RawBoxes(t, corners, label)
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
@@ -106,7 +114,7 @@ class PropheseeProtocol:
     period_from_labels: Flag
     min_diagonal: NonNegativeFloat  # of a box
     min_side: NonNegativeFloat  # of a box
-    max_width_share: Share  # maximum width of a training box, as a share of the sensor's width
+    max_width_share: Share  # maximum width of a training box, as a fraction of the sensor's
     # recordings left out because the other rules would remove all of their boxes
     skip: tuple[str, ...]
 
@@ -114,36 +122,50 @@ class PropheseeProtocol:
 def choose_boxes(
     boxes: RawBoxes, rules: PropheseeProtocol, classes: int, sensor: Size, training: bool
 ) -> RawBoxes:
-    """Select boxes of the first `classes` classes, crop them to the sensor (height, width), and filter by size.
+    """Select boxes by class and size, cropped to the sensor.
 
     As in uzh-rpg/RVT (scripts/genx/preprocess_dataset.py, `apply_filters`), in this order and with
     a crop to the last pixel instead of its far edge.
+
+    Args:
+        boxes: all boxes of a recording.
+        rules: minimum and maximum sizes.
+        classes: number of classes, of which boxes are selected.
+        sensor: (height, width) in px.
+        training: whether the maximum width applies.
     """
-    kept = boxes.keep(boxes.label < classes)
+    boxes = boxes.keep(boxes.label < classes)
     height, width = sensor
-    corners = np.clip(kept.corners, 0, np.array([width - 1, height - 1] * 2, np.float32))
-    kept = kept._replace(corners=corners)
-    sides = corners[:, 2:] - corners[:, :2]
+    corners = np.clip(boxes.corners, 0, np.array([width - 1, height - 1] * 2, np.float32))
+    sides = corners[:, 2:] - corners[:, :2]  # (N, 2)
     fits = np.all((sides > 0) & (sides >= rules.min_side), axis=1)
     fits &= np.square(sides).sum(axis=1) >= rules.min_diagonal**2
     if training:
         fits &= sides[:, 0] <= int(rules.max_width_share * width)
-    return kept.keep(fits)
+    return boxes._replace(corners=corners).keep(fits)
 
 
 def start_of(first: int) -> int:
-    """Start of a recording in us: 0 on the official archives' clock, else the time of its `first` event."""
+    """Start of a recording in us: 0 on the clock of the archives, else its `first` event."""
     return 0 if 0 <= first < LATEST_FIRST_US else first
 
 
 def choose_frames(
     times: NDArray[np.int64], rules: PropheseeProtocol, start: int = 0
 ) -> NDArray[np.int64]:
-    """Select the times of label frames among the sorted times (N,) of boxes in us.
+    """Select the times of label frames.
 
-    The first frame is at least 100 ms after `start` (us). Each further frame is a whole number of
+    The first frame is at least 100 ms after `start`. Each further frame is a whole number of
     periods, give or take 2 ms, after the previous selected one, as in uzh-rpg/RVT
     (scripts/genx/preprocess_dataset.py).
+
+    Args:
+        times: (N,) times of boxes in us, rising.
+        rules: period of the frames.
+        start: start of the recording in us.
+
+    Returns:
+        Times (K,) int64 in us.
     """
     times = np.unique(times)
     period = max(1, round(rules.period_ms * 1000))  # us
@@ -153,19 +175,19 @@ def choose_frames(
         period = closest if abs(closest - period) <= TOLERANCE_US else period
     chosen: list[int] = []
     for time in times[times >= start + FIRST_LABEL_US].tolist():
-        since = time - chosen[-1] if chosen else 0
-        number = round(since / period)
-        if not chosen or (number and abs(since - number * period) <= TOLERANCE_US):
+        elapsed = time - chosen[-1] if chosen else 0
+        periods = round(elapsed / period)
+        if not chosen or (periods and abs(elapsed - periods * period) <= TOLERANCE_US):
             chosen.append(time)
     return np.array(chosen, np.int64)
 
 
 @dataclass(frozen=True, eq=False)
 class BoxLabels:
-    """Boxes of each label frame: those of `boxes`, in px of the histograms, at each of the `times` (K,) in us."""
+    """Boxes of the label frames of a recording."""
 
-    boxes: RawBoxes
-    times: NDArray[np.int64]
+    boxes: RawBoxes  # in px of the histograms
+    times: NDArray[np.int64]  # (K,) of the frames in us
 
     def __len__(self) -> int:
         return len(self.times)
@@ -176,23 +198,21 @@ class BoxLabels:
 
     def checksums(self) -> list[int]:
         """CRC-32 of each label's boxes."""
-        return [
-            zlib.crc32(self[index].corners.tobytes() + self[index].label.tobytes())
-            for index in range(len(self))
-        ]
+        labels = map(self.__getitem__, range(len(self)))
+        return [zlib.crc32(boxes.corners.tobytes() + boxes.label.tobytes()) for boxes in labels]
 
 
 def recordings_in(folder: Path) -> dict[str, Path]:
-    """Event file, or archive folder with histograms or labels, of each recording of a split, sorted by name."""
-    found: dict[str, Path] = {}
+    """Find the event file or archive folder of each recording of a split, sorted by name."""
+    recordings: dict[str, Path] = {}
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         file = path.with_name(path.name.removesuffix(STORE))
         ending = event_ending(file)
         if ending or (path / REPRESENTATIONS).is_dir() or (path / LABELS).is_file():
-            other = found.setdefault(file.name.removesuffix(ending), file)
+            other = recordings.setdefault(file.name.removesuffix(ending), file)
             if file != other:
                 raise UserError(file, f"also exists as {other.name}", "keep one of them")
-    return dict(sorted(found.items()))
+    return dict(sorted(recordings.items()))
 
 
 def event_ending(path: Path) -> str:
@@ -206,7 +226,7 @@ class PropheseeDataset(LabelledDataset):
     known_classes: ClassVar[int]  # number of classes in the box files
     official: ClassVar[re.Pattern[str]]  # at the start of the names of official recordings
     # RVT selects its checkpoint on val (uzh-rpg/RVT, callbacks/custom.py).
-    splits = dict.fromkeys(SPLITS, EVERY)
+    splits = dict.fromkeys(SPLITS, ALL_RECORDINGS)
     protocol_type = PropheseeProtocol
     divides_labels = True
     label_kind = BOXES
@@ -214,41 +234,35 @@ class PropheseeDataset(LabelledDataset):
 
     def __init__(self, root: Path | str, split: str = TRAIN, **options: Any) -> None:
         super().__init__(root, split, **options)
-        root = self.root
-        places = [path for path in (root, *sorted(root.iterdir())) if split_folders(path)]
-        if root not in places and len(places) != 1:
-            there = f" ({len(places)} of its folders do)" if places else ""
-            what = f"has no train, val or test folder{there}"
-            raise UserError(root, what, "give the folder that contains them")
-        self.root = places[0]
-        found = {
-            split: [path for of, path in split_folders(self.root) if of == split]
-            for split in self.splits
-        }
-        self.folders = {
-            split: only_one(paths or [self.root / split]) for split, paths in found.items()
-        }
-        self._found = {split: recordings_in(self.folders[split]) for split in self.splits}
-        # which numbers its classes differently
+        folders = [
+            path for path in (self.root, *sorted(self.root.iterdir())) if split_folders(path)
+        ]
+        if self.root not in folders and len(folders) != 1:
+            count = f" ({len(folders)} of its folders do)" if folders else ""
+            raise UserError(
+                self.root,
+                f"has no train, val or test folder{count}",
+                "give the folder that contains them",
+            )
+        self.root = folders[0]
+        self.folders = {}
+        for split in self.splits:
+            paths = [path for name, path in split_folders(self.root) if name == split]
+            self.folders[split] = unique_path(paths or [self.root / split])
+        self._paths = {split: recordings_in(folder) for split, folder in self.folders.items()}
+        recordings = [item for paths in self._paths.values() for item in paths.items()]
+        # It numbers its classes differently.
         other = {Gen1: OneMpx, OneMpx: Gen1}.get(type(self))
-        if other and any(
-            other.official.match(name) for found in self._found.values() for name in found
-        ):
+        if other and any(other.official.match(name) for name, _ in recordings):
             raise UserError(
                 self.root, f"has recordings of {other.title}", f"give the folder of {self.title}"
             )
-        if self.splits.get(HELD_OUT) == EVERY and not self._found[HELD_OUT]:
-            self.splits = {
-                split: names for split, names in self.splits.items() if split != HELD_OUT
-            }
+        if self.splits.get(HELD_OUT) == ALL_RECORDINGS and not self._paths[HELD_OUT]:
+            self.splits = {name: self.splits[name] for name in self.splits if name != HELD_OUT}
         self._refuse_repeated(
-            {
-                split: [name for name in found if name not in self.protocol.skip]
-                for split, found in self._found.items()
-            }
+            {name: set(paths) - set(self.protocol.skip) for name, paths in self._paths.items()}
         )
-        paths = (path for found in self._found.values() for path in found.values())
-        layouts = {event_ending(path) or ARCHIVE for path in paths}
+        layouts = {event_ending(path) or ARCHIVE for _, path in recordings}
         if ARCHIVE in layouts and len(layouts) > 1:
             raise UserError(
                 self.root, f"mixes event files with {ARCHIVE}", "keep only one of the two"
@@ -257,11 +271,12 @@ class PropheseeDataset(LabelledDataset):
 
     def names(self, split: str) -> tuple[str, ...]:
         """Names of the recordings of a split, without those in `protocol.skip`."""
-        names, folder, skipped = super().names(split), self.folders[split], self.protocol.skip
-        if names == EVERY:
-            names = tuple(self._found.get(split, ()))
+        names = super().names(split)
+        folder = self.folders[split]
+        if names == ALL_RECORDINGS:
+            names = tuple(self._paths.get(split, ()))
             for path in sorted(folder.glob(f"*{BOX_FILE}")):
-                if path.name.removesuffix(BOX_FILE) not in (*names, *skipped):
+                if path.name.removesuffix(BOX_FILE) not in (*names, *self.protocol.skip):
                     raise UserError(
                         path,
                         "has no events next to it",
@@ -269,15 +284,11 @@ class PropheseeDataset(LabelledDataset):
                     )
         if not names:
             raise UserError(folder, "holds no recordings", "copy the split's files into it")
-        return tuple(name for name in names if name not in skipped)
+        return tuple(name for name in names if name not in self.protocol.skip)
 
     def find(self, split: str, name: str) -> RecordingFiles:
-        if name not in self._found.get(split, {}):
-            where = self.folders[split] / f"{name}_td.dat"
-            raise UserError(
-                where, f"recording of the {split} split is missing", "copy it into the folder"
-            )
-        path = self._found[split][name]
+        default = self.folders[split] / f"{name}_td.dat"
+        path = self._paths.get(split, {}).get(name) or self.locate([default], split)
         if self.layout == ARCHIVE:
             return RecordingFiles(name, split, ArchiveSource(path, self.given_sensor), ())
         boxes = path.with_name(name + BOX_FILE)
@@ -295,54 +306,74 @@ class PropheseeDataset(LabelledDataset):
         count = len(self.classes) or self.known_classes
         if isinstance(files.source, ArchiveSource):
             return self._open_archive(files, files.source, count)
-        facts, path = files.source.facts, files.beside[0]
-        boxes = raw_boxes(load_array(path), path, self.known_classes)
-        kept = choose_boxes(
-            boxes, self.protocol, count, (facts.height, facts.width), files.split == TRAIN
-        )
+        facts = files.source.facts
+        path = files.label_files[0]
+        sensor = (facts.height, facts.width)
+        stored = raw_boxes(load_array(path), path, self.known_classes)
+        boxes = choose_boxes(stored, self.protocol, count, sensor, files.split == TRAIN)
         start = start_of(facts.t_first)
-        times = choose_frames(kept.t, self.protocol, start)
+        times = choose_frames(boxes.t, self.protocol, start)
         if not len(times):
-            what = f"no label frame from {boxes.t[0]} to {boxes.t[-1]} us passes the filters"
-            raise UserError(path, what, SKIP)
-        region, sensor = (
-            reduced(facts.height, facts.width, self.downsample),
-            (facts.height, facts.width),
-        )
-        left_out = len(np.unique(boxes.t)) - len(times)
+            raise UserError(
+                path,
+                f"no label frame from {stored.t[0]} to {stored.t[-1]} us passes the filters",
+                SKIP,
+            )
+        region = reduced(*sensor, self.downsample)
+        left_out = len(np.unique(stored.t)) - len(times)
         # most boxes are between frames
-        kept = kept.keep(np.isin(kept.t, times)).downsampled(region.factor, sensor)
-        labels, begin = BoxLabels(kept, times), min(start, int(times[0]) - 1)
-        return self.labelled(files, region, labels, times, begin, left_out=left_out, start=start)
+        boxes = boxes.keep(np.isin(boxes.t, times)).downsampled(region.factor, sensor)
+        return self.labelled(
+            files,
+            region,
+            BoxLabels(boxes, times),
+            times,
+            begin=min(start, int(times[0]) - 1),
+            left_out=left_out,
+            start=start,
+        )
 
     def _open_archive(
         self, files: RecordingFiles, source: ArchiveSource, count: int
     ) -> LabelledRecording:
         source.require_window(self.window_ms)
-        region, windows, path = source.region, source.windows, source.path / LABELS
+        region = source.region
+        windows = source.windows
+        path = source.path / LABELS
         stored, row_of_frame = load_arrays(path, ("labels", ROW_OF_FRAME))
-        boxes, labelled = raw_boxes(stored, path, count), source.window_of_frame()
+        boxes = raw_boxes(stored, path, count)
+        label_indices = source.window_of_frame()
         box_times, first_rows = np.unique(boxes.t, return_index=True)
-        if not np.array_equal(first_rows, row_of_frame) or len(labelled) != len(row_of_frame):
-            counts = f"{len(box_times)}, {len(row_of_frame)} and {len(labelled)} label frames"
-            what = f"boxes, {ROW_OF_FRAME} and {WINDOW_OF_FRAME.name} do not match ({counts})"
-            raise UserError(path, what, "unpack the archive again")
+        if not np.array_equal(first_rows, row_of_frame) or len(label_indices) != len(row_of_frame):
+            counts = f"{len(box_times)}, {len(row_of_frame)} and {len(label_indices)} label frames"
+            raise UserError(
+                path,
+                f"boxes, {ROW_OF_FRAME} and {WINDOW_OF_FRAME.name} do not match ({counts})",
+                "unpack the archive again",
+            )
         # A label has the time at which its window ends. In Gen1, its boxes are 1 us earlier.
-        times = windows[labelled, 1]
-        if (farthest := int(np.abs(box_times - times).max())) > WINDOW_US:
-            what = f"has boxes {farthest} us from the end of their window"
-            raise UserError(path, what, "unpack the archive again")
+        times = windows[label_indices, 1]
+        distance = int(np.abs(box_times - times).max())
+        if distance > WINDOW_US:
+            raise UserError(
+                path,
+                f"has boxes {distance} us from the end of their window",
+                "unpack the archive again",
+            )
         boxes = boxes._replace(t=np.repeat(times, np.diff(first_rows, append=len(boxes.t))))
         if not self.contiguous:
-            windows, labelled = windows[labelled], np.arange(len(labelled), dtype=np.int64)
-        sensor = region.factor * region.height, region.factor * region.width
-        labels = BoxLabels(boxes.downsampled(region.factor, sensor), times)
-        speed, start = (
-            speed_at(self.root, files.name, times),
-            start_of(max(0, int(source.windows[0, 0]))),
-        )
+            windows = windows[label_indices]
+            label_indices = np.arange(len(label_indices), dtype=np.int64)
+        sensor = (region.factor * region.height, region.factor * region.width)
         return LabelledRecording(
-            files.name, source, region, windows, labels, labelled, speed, start=start
+            files.name,
+            source,
+            region,
+            windows,
+            BoxLabels(boxes.downsampled(region.factor, sensor), times),
+            label_indices,
+            speed_at(self.root, files.name, times),
+            start=start_of(max(0, int(source.windows[0, 0]))),
         )
 
     @classmethod
@@ -358,7 +389,7 @@ class PropheseeDataset(LabelledDataset):
 
 @DATASETS.register_module()
 class Gen1(PropheseeDataset):
-    """Gen1 Automotive Detection: events of 304x240 px, boxes of cars and pedestrians at 1, 2 or 4 Hz.
+    """Gen1 Automotive Detection: events of 304x240 px, boxes of 2 classes at 1, 2 or 4 Hz.
 
     Get it: https://www.prophesee.ai/2020/01/24/prophesee-gen1-automotive-detection-dataset/ (free
     of charge, after registration). RVT's preprocessed archive (histograms of 50 ms):
@@ -371,8 +402,8 @@ class Gen1(PropheseeDataset):
         gen1/val/...               gen1/test/...
 
     Also read: RVT's raw files (<name>_td.dat.h5, <name>_td.h5), and RVT's preprocessed archive,
-    which requires --set rule=rvt. Recordings whose boxes RVT's rules would all remove are left out
-    (protocol.skip).
+    which requires --set rule=rvt. The classes are car and pedestrian. Recordings whose boxes RVT's
+    rules would all remove are left out (protocol.skip).
 
     Args:
         protocol: `period_ms`, `min_diagonal` and others, see `PropheseeProtocol`; other arguments
@@ -395,7 +426,7 @@ class Gen1(PropheseeDataset):
 
 @DATASETS.register_module()
 class OneMpx(PropheseeDataset):
-    """1Mpx Automotive Detection: events of 1280x720 px, boxes of seven classes (three are used) at 30 or 60 Hz.
+    """1Mpx Automotive Detection: events of 1280x720 px, boxes of 7 classes at 30 or 60 Hz.
 
     Get it: https://www.prophesee.ai/2020/11/24/automotive-megapixel-event-based-dataset/ (free of
     charge, after registration). RVT's preprocessed archive (histograms of 50 ms at half size):

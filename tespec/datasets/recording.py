@@ -1,4 +1,4 @@
-"""Recordings as sequences of windows, with or without labels, and the windows that belong to the labels."""
+"""Recordings as sequences of windows, with or without labels at the end of some windows."""
 
 import hashlib
 import json
@@ -41,29 +41,25 @@ def label_windows(
         The windows (N, 2) in us, end exclusive, and the index (K,) int64 of the window that ends at
         each label.
     """
-    if window_ms is None:
-        return np.stack([np.append(start, times[:-1]), times], axis=1), np.arange(
-            len(times), dtype=np.int64
-        )
+    if window_ms is None or not contiguous:
+        starts = np.append(start, times[:-1]) if window_ms is None else times - window_us(window_ms)
+        return np.stack([starts, times], axis=1), np.arange(len(times), dtype=np.int64)
     length = window_us(window_ms)
-    if not contiguous:
-        return np.stack([times - length, times], axis=1), np.arange(len(times), dtype=np.int64)
-    lead = max(1, (int(times[0]) - start) // length)
+    lead = max(1, (int(times[0]) - start) // length)  # windows before the first label
     spacings = np.diff(times)
     # windows between two labels
-    parts = np.maximum(1, np.round(spacings / length)).astype(np.int64)
-    ends = np.cumsum(parts)
-    # number between its labels, from 1
-    part = np.arange(1, parts.sum() + 1) - np.repeat(ends - parts, parts)
-    between = np.repeat(times[:-1], parts) + np.repeat(spacings, parts) * part // np.repeat(
-        parts, parts
-    )
-    borders = np.concatenate([times[0] - length * np.arange(lead, -1, -1, dtype=np.int64), between])
+    counts = np.maximum(1, np.round(spacings / length)).astype(np.int64)
+    ends = np.cumsum(counts)
+    # number of a window between its labels, from 1
+    position = np.arange(1, counts.sum() + 1) - np.repeat(ends - counts, counts)
+    offsets = np.repeat(spacings, counts) * position // np.repeat(counts, counts)
+    first = times[0] - length * np.arange(lead, -1, -1, dtype=np.int64)
+    borders = np.concatenate([first, np.repeat(times[:-1], counts) + offsets])
     return np.stack([borders[:-1], borders[1:]], axis=1), lead - 1 + np.append(0, ends)
 
 
 def window_us(length_ms: float) -> int:
-    """Convert the length of a window to whole us, at least one."""
+    """Round the length of a window to us, at least one."""
     if not isinstance(length_ms, int | float) or not 1 <= length_ms * 1000 < math.inf:
         raise UserError(
             "window_ms", f"{length_ms!r} is not a length of at least 1 us", "give a number of ms"
@@ -72,7 +68,16 @@ def window_us(length_ms: float) -> int:
 
 
 def contiguous_windows(first: int, end: int, length: int) -> Windows:
-    """Contiguous windows (N, 2) of `length` us from `first` on; none exceeds `end`."""
+    """Divide a time interval into windows of equal length.
+
+    Args:
+        first: start of the first window in us.
+        end: time in us that no window exceeds.
+        length: length of a window in us.
+
+    Returns:
+        Windows (N, 2) in us, end exclusive.
+    """
     starts = first + length * np.arange(max(0, (end - first) // length), dtype=np.int64)
     return np.stack([starts, starts + length], axis=1)
 
@@ -100,7 +105,16 @@ class Recording:
         return self.source.stream
 
     def histograms(self, first: int, count: int, binning: Binning) -> NDArray[np.uint8]:
-        """Compute the histograms (count, 2*bins, H, W) of windows from `first` on."""
+        """Compute the histograms of consecutive windows.
+
+        Args:
+            first: index of the first window.
+            count: number of windows.
+            binning: bins of a window and the rule that assigns events to them.
+
+        Returns:
+            Histograms (count, 2*bins, H, W) uint8.
+        """
         out = np.empty((count, 2 * binning.bins, self.region.height, self.region.width), np.uint8)
         self.fill(out, first, binning)
         return out
@@ -112,7 +126,7 @@ class Recording:
         binning: Binning,
         flip_zoom: FlipZoom | None = None,
     ) -> None:
-        """Write the histograms of T windows from `first` on to `out`.
+        """Write the histograms of T consecutive windows to `out`.
 
         Args:
             out: (T, 2*bins, H, W), for histograms of the recording's `region`.
@@ -157,14 +171,23 @@ class Labels(Protocol):
 def fixed_windows(
     name: str, source: Source, window_ms: float, downsample: Downsample, at_least_one: bool = False
 ) -> Recording:
-    """Cut a recording into contiguous windows; if `at_least_one`, a recording shorter than a window is one window."""
+    """Cut a recording into contiguous windows of equal length.
+
+    Args:
+        name: name of the recording in records and messages.
+        source: its events or histograms.
+        window_ms: length of a window in ms; an archive of histograms refuses others than its own.
+        downsample: spatial downsampling of events.
+        at_least_one: whether a recording shorter than a window is one window.
+    """
     if isinstance(source, ArchiveSource):
         source.require_window(window_ms)
         return Recording(name, source, source.region, source.windows)
-    facts, length = source.facts, window_us(window_ms)
+    facts = source.facts
+    length = window_us(window_ms)
     end = max(facts.t_last + 1, facts.t_first + length * at_least_one)
-    windows = contiguous_windows(facts.t_first, end, length)
-    return Recording(name, source, reduced(facts.height, facts.width, downsample), windows)
+    region = reduced(facts.height, facts.width, downsample)
+    return Recording(name, source, region, contiguous_windows(facts.t_first, end, length))
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,31 +207,46 @@ class LabelledRecording(Recording):
         return self.windows[self.labelled, 1]
 
     def labels_in(self, first: int, count: int) -> range:
-        """Indices of the labels in `count` windows from `first` on."""
+        """Find the labels of consecutive windows.
+
+        Args:
+            first: index of the first window.
+            count: number of windows.
+
+        Returns:
+            Indices of the labels.
+        """
         return range(*np.searchsorted(self.labelled, (first, first + count)).tolist())
 
     def part(self, first: int, end: int) -> "LabelledRecording":
-        """Return the windows from `first` to `end` (exclusive), with their labels."""
+        """Select consecutive windows with their labels.
+
+        Args:
+            first: index of the first window.
+            end: index after the last window.
+        """
         part = self.subset(np.array(self.labels_in(first, end - first), np.int64))
         return replace(part, windows=self.windows[first:end], labelled=part.labelled - first)
 
     def subset(self, labels: NDArray[np.int64]) -> "LabelledRecording":
-        """Return the recording with all windows, but only the labels of these indices (L,), rising."""
-        speed = None if self.ego_speed is None else self.ego_speed[labels]
+        """Select labels by rising indices (L,), with all windows."""
         return replace(
             self,
             labels=Subset(self.labels, labels),
             labelled=self.labelled[labels],
-            ego_speed=speed,
+            ego_speed=None if self.ego_speed is None else self.ego_speed[labels],
         )
 
 
 @dataclass(frozen=True)
 class Subset:
-    """Labels of a recording selected by `indices` (K,); the checksums are those of all of its labels.
+    """Labels of a recording selected by indices; the checksums are those of all of its labels.
 
-    `check(label, index)`, given the index into `labels`, raises a `UserError` if a label that is
-    read is not valid.
+    Args:
+        labels: all labels.
+        indices: (K,) indices of the selected ones.
+        check: function of a label and its index in `labels`, called for labels as they are read; it
+            raises a `UserError` if the label is not valid.
     """
 
     labels: Labels
@@ -219,10 +257,10 @@ class Subset:
         return len(self.indices)
 
     def __getitem__(self, index: int) -> Any:
-        number = int(self.indices[index])
-        label = self.labels[number]
+        position = int(self.indices[index])
+        label = self.labels[position]
         if self.check:
-            self.check(label, number)
+            self.check(label, position)
         return label
 
     def checksums(self) -> list[int]:
@@ -231,38 +269,56 @@ class Subset:
 
 
 def van_der_corput_order(count: int) -> NDArray[np.int64]:
-    """The numbers 0 to `count` - 1 in an order whose prefixes are all evenly spread (van der Corput's sequence)."""
+    """Order the numbers 0 to `count` - 1 as van der Corput: every prefix is evenly spread."""
     bits = max(1, (count - 1).bit_length())
-    places = np.arange(1, 2**bits + 1) % 2**bits
-    reversed_bits = sum(((places >> bit) & 1) << (bits - 1 - bit) for bit in range(bits))
+    positions = np.arange(1, 2**bits + 1) % 2**bits
+    reversed_bits = sum(((positions >> bit) & 1) << (bits - 1 - bit) for bit in range(bits))
     numbers = np.asarray(reversed_bits, np.int64) * count >> bits
     _, first = np.unique(numbers, return_index=True)
     return numbers[np.sort(first)]
 
 
-def with_label_fraction(
-    recordings: Sequence[LabelledRecording], share: float
-) -> list[LabelledRecording]:
-    """Keep all events, but only a share of the labels of each recording, at least one if it has any.
+def spread(count: int, total: int) -> list[int]:
+    """Choose evenly spread indices.
 
-    The choice depends only on the number of labels; a smaller share is a subset of a larger one.
+    Args:
+        count: number of indices, or `total` if that is smaller.
+        total: length of the indexed sequence.
     """
-    counts = [len(recording.labelled) for recording in recordings]
-    chosen = [
-        np.sort(van_der_corput_order(count)[: max(min(count, 1), round(share * count))])
-        for count in counts
-    ]
-    return [recording.subset(labels) for recording, labels in zip(recordings, chosen, strict=True)]
+    return np.linspace(0, total - 1, min(count, total)).astype(int).tolist()
+
+
+def with_label_fraction(
+    recordings: Sequence[LabelledRecording], fraction: float
+) -> list[LabelledRecording]:
+    """Select a fraction of the labels of each recording, at least one if it has any.
+
+    All events remain. The choice depends only on the number of labels; a smaller fraction is a
+    subset of a larger one.
+
+    Args:
+        recordings: recordings with labels.
+        fraction: fraction of the labels, from 0 to 1.
+    """
+    selected = []
+    for recording in recordings:
+        count = len(recording.labelled)
+        n_labels = max(min(count, 1), round(fraction * count))
+        selected.append(recording.subset(np.sort(van_der_corput_order(count)[:n_labels])))
+    return selected
 
 
 def cut_at_gaps(recordings: Sequence[LabelledRecording], longest: int) -> list[LabelledRecording]:
-    """Cut recordings at gaps of `longest` or more consecutive windows without a label.
+    """Cut recordings at long gaps without a label.
 
-    The last `longest` - 1 windows of a gap are kept, to lead up to the next label (after
-    uzh-rpg/RVT, data/genx_utils/sequence_for_streaming.py), so that any `longest` consecutive
-    windows of a part include a label. Windows after the last label of a part are dropped, unless
-    the part would have fewer than `longest` windows. A recording without such gaps stays in one
-    part.
+    The last `longest` - 1 windows of a gap remain, to lead up to the next label (after uzh-rpg/RVT,
+    data/genx_utils/sequence_for_streaming.py). Any `longest` consecutive windows of a part thus
+    include a label. Windows after the last label of a part are dropped, unless the part would be
+    shorter than `longest` windows. A recording without such gaps stays in one part.
+
+    Args:
+        recordings: recordings with labels.
+        longest: number of consecutive windows without a label that make a gap.
     """
     parts: list[LabelledRecording] = []
     for recording in recordings:
@@ -270,12 +326,10 @@ def cut_at_gaps(recordings: Sequence[LabelledRecording], longest: int) -> list[L
         for number, labels in enumerate(np.split(recording.labelled, gaps), start=1):
             if len(labels):
                 first = max(0, int(labels[0]) - longest + 1)
-                part = recording.part(
-                    first, min(len(recording), max(int(labels[-1]) + 1, first + longest))
-                )
-                parts.append(
-                    replace(part, name=f"{part.name} (part {number})") if len(gaps) else part
-                )
+                end = max(int(labels[-1]) + 1, first + longest)
+                name = f"{recording.name} (part {number})" if len(gaps) else recording.name
+                part = recording.part(first, min(len(recording), end))
+                parts.append(replace(part, name=name))
     return parts
 
 
@@ -288,10 +342,8 @@ def fingerprint(*splits: Sequence[Recording]) -> str:
     zipping of masks, and the length of windows.
     """
     digest = hashlib.sha256()
-    for number, recording in (
-        (number, recording) for number, split in enumerate(splits) for recording in split
-    ):
-        digest.update(f"{number}|{recording.name}|{recording.region}\n".encode())
+    for split, recording in ((i, recording) for i, part in enumerate(splits) for recording in part):
+        digest.update(f"{split}|{recording.name}|{recording.region}\n".encode())
         digest.update(json.dumps(recording.source.identity(), sort_keys=True).encode())
         if isinstance(recording, LabelledRecording):
             digest.update(recording.label_times.tobytes())
@@ -301,65 +353,90 @@ def fingerprint(*splits: Sequence[Recording]) -> str:
 
 
 def event_corrections(recordings: Iterable[Recording]) -> dict[str, str]:
-    """Describe how many events packing mended or dropped, as a line for a record's protocol, or none."""
-    streams = {
-        each.path: each.stream for each in recordings if isinstance(each.source, EventSource)
-    }
-    changed = [stream for stream in streams.values() if stream.clamped or stream.dropped]
-    clamped, dropped = (
-        sum(stream.clamped for stream in changed),
-        sum(stream.dropped for stream in changed),
-    )
-    text = f"{clamped:,} times mended that were out of order, {dropped:,} events off the sensor dropped"
-    return {"corrections": f"in {len(changed)} recordings: {text}"} if changed else {}
+    """Describe how many events packing mended or dropped, as a line for a record's protocol."""
+    sources = {recording.path: recording.source for recording in recordings}
+    streams = [source.stream for source in sources.values() if isinstance(source, EventSource)]
+    changed = [stream for stream in streams if stream.clamped or stream.dropped]
+    if not changed:
+        return {}
+    mended = f"{sum(stream.clamped for stream in changed):,} times mended that were out of order"
+    dropped = f"{sum(stream.dropped for stream in changed):,} events off the sensor dropped"
+    return {"corrections": f"in {len(changed)} recordings: {mended}, {dropped}"}
 
 
 def reduced(height: int, width: int, downsample: Downsample) -> Region:
-    """Region of a full sensor of height x width px, downsampled."""
+    """Compute the region of a downsampled full sensor.
+
+    Args:
+        height: rows of the sensor.
+        width: columns of the sensor.
+        downsample: factor, or "auto": the one for which the width is at most `to_width`.
+
+    Raises:
+        UserError: if the factor exceeds the sensor's size.
+    """
     factor = downsample.factor
     if factor == "auto":
         factor = -(-width // (downsample.to_width or width))
     if factor > min(height, width):
-        what = f"a sensor of {width}x{height} px cannot be downsampled by {factor}"
-        raise UserError("downsample.factor", what, f"give at most {min(height, width)}")
+        raise UserError(
+            "downsample.factor",
+            f"a sensor of {width}x{height} px cannot be downsampled by {factor}",
+            f"give at most {min(height, width)}",
+        )
     return Region(height // factor, width // factor, factor, downsample.keep)
 
 
 def require_one_size(where: Path | str, recordings: Iterable[tuple[str, Region]]) -> None:
-    """Refuse recordings, given by name and region, whose histograms differ in size: they cannot be in one batch."""
-    sizes = {(region.height, region.width): name for name, region in recordings}
-    if len(sizes) > 1:
-        different = ", ".join(
-            f"{width}x{height} ({name})" for (height, width), name in sizes.items()
-        )
+    """Refuse recordings whose histograms differ in size, since they cannot be in one batch.
+
+    Args:
+        where: file, folder or group of the recordings, for the message.
+        recordings: name and region of each recording.
+    """
+    names = {f"{region.width}x{region.height}": name for name, region in recordings}
+    if len(names) > 1:
+        sizes = ", ".join(f"{size} ({name})" for size, name in names.items())
         raise UserError(
-            where, f"recordings of different sizes: {different} px", "give recordings of one size"
+            where, f"recordings of different sizes: {sizes} px", "give recordings of one size"
         )
 
 
 def require_stored(
     recordings: Iterable[Recording], downsample: Downsample, changed: Collection[str]
 ) -> None:
-    """Refuse archives of histograms if a changed setting, by dotted name, is not the one they are stored with."""
+    """Refuse archives of histograms if a changed setting is not the one they are stored with.
+
+    Args:
+        recordings: recordings, of which those with events are ignored.
+        downsample: requested spatial downsampling.
+        changed: dotted names of the settings that the user changed.
+    """
     selecting = [key for key in changed if key.startswith("protocol.") and key != "protocol.skip"]
     downsampled = any(key.startswith("downsample.") for key in changed)
-    for source in (each.source for each in recordings if isinstance(each.source, ArchiveSource)):
+    for recording in recordings:
+        if not isinstance(recording.source, ArchiveSource):
+            continue
         if selecting:
-            what = f"holds labels that RVT's protocol selected, so {selecting[0]} has no effect"
-            raise UserError(source.path, what, "leave it at its default, or give raw recordings")
-        if downsampled:
-            region = source.region
-            stored = region.factor
-            if stored > 1 and downsample.keep != "nearest":
-                raise UserError(
-                    source.path,
-                    "was downsampled with keep=nearest",
-                    "set downsample.keep to nearest",
-                )
-            if (
-                asked := reduced(stored * region.height, stored * region.width, downsample).factor
-            ) != stored:
-                what = f"holds histograms downsampled by {stored}, not by {asked}"
-                raise UserError(
-                    source.path, what, f"set downsample.factor to {stored}, or give raw recordings"
-                )
+            raise UserError(
+                recording.path,
+                f"holds labels that RVT's protocol selected, so {selecting[0]} has no effect",
+                "leave it at its default, or give raw recordings",
+            )
+        if not downsampled:
+            continue
+        region = recording.source.region
+        stored = region.factor
+        if stored > 1 and downsample.keep != "nearest":
+            raise UserError(
+                recording.path,
+                "was downsampled with keep=nearest",
+                "set downsample.keep to nearest",
+            )
+        factor = reduced(stored * region.height, stored * region.width, downsample).factor
+        if factor != stored:
+            raise UserError(
+                recording.path,
+                f"holds histograms downsampled by {stored}, not by {factor}",
+                f"set downsample.factor to {stored}, or give raw recordings",
+            )

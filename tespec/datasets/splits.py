@@ -2,11 +2,9 @@
 
 import os
 import re
-from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from tespec.core.errors import UserError
 from tespec.datasets.base import HELD_OUT, SPLITS, TEST, TRAIN, UNKNOWN
 
 NAMES = {
@@ -41,13 +39,20 @@ def split_named(name: str) -> str | None:
 
 
 def split_folders(folder: Path) -> list[tuple[str, Path]]:
-    """List split and path of each subfolder that is named after a split; none if it is unreadable."""
+    """List the split and path of each subfolder that is named after a split.
+
+    An unreadable folder has none.
+    """
     try:
-        with os.scandir(folder) as entries:
-            named = [each for each in entries if split_named(each.name) in SPLITS and each.is_dir()]
+        with os.scandir(folder) as scan:
+            folders = [
+                (str(split_named(entry.name)), Path(entry.path))
+                for entry in scan
+                if split_named(entry.name) in SPLITS and entry.is_dir()
+            ]
     except OSError:
         return []
-    return sorted((str(split_named(each.name)), Path(each.path)) for each in named)
+    return sorted(folders)
 
 
 def search_folders(root: Path) -> list[Path]:
@@ -58,10 +63,3 @@ def search_folders(root: Path) -> list[Path]:
     outer = [path for _, path in split_folders(root)]
     inner = [path for folder in outer for _, path in split_folders(folder)]
     return [root, *outer, *inner]
-
-
-def only_one(paths: Sequence[Path]) -> Path:
-    """Return the first of one or more paths; refuse two that are not links to the same place."""
-    if len({path.resolve() for path in paths}) > 1:
-        raise UserError(paths[0], f"also exists as {paths[1]}", "keep one of them")
-    return paths[0]

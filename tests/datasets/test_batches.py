@@ -138,7 +138,7 @@ def test_recordings_shorter_than_a_chunk_are_left_out_and_named(tiny_world):
     long, other = opened(tiny_world / "ddd17", "ddd17").recordings("train")
     short = replace(other.part(0, 4), name="short")
     settings = replace(
-        finetuning_settings("ddd17", "recurrent", "sample"), segments=5, sampling="streams"
+        finetuning_settings("ddd17", "recurrent", "sample"), segments=5, sampling="stream"
     )
     steps = LabelledBatches([short, long], settings, 0, stack_masks)
     assert (steps.left_out, len(steps[7]["histograms"])) == (("short",), settings.batch_size)
@@ -184,7 +184,7 @@ def test_boxes_of_each_label_are_filled_up_to_the_most():
 
 
 @st.composite
-def playable_lanes(draw, random_share=0.0):
+def playable_lanes(draw, random_fraction=0.0):
     segments = draw(st.integers(1, 5))
     lengths = draw(
         st.lists(st.integers(0, 25), min_size=1, max_size=6).filter(
@@ -192,15 +192,19 @@ def playable_lanes(draw, random_share=0.0):
         )
     )
     return Lanes(
-        tuple(lengths), segments, draw(st.integers(1, 9)), draw(st.integers(0, 2**40)), random_share
+        tuple(lengths),
+        segments,
+        draw(st.integers(1, 9)),
+        draw(st.integers(0, 2**40)),
+        random_fraction,
     )
 
 
 @given(playable_lanes())
 def test_lanes_say_whether_any_state_is_ever_carried(lanes):
-    fresh = {lanes.slot(lane, step).fresh for lane in range(lanes.count) for step in range(60)}
+    fresh = {lanes.slot(lane, step).is_first for lane in range(lanes.count) for step in range(60)}
     assert lanes.has_no_continuation == (fresh == {True})
-    assert not replace(lanes, random_share=1.0).has_no_continuation
+    assert not replace(lanes, random_fraction=1.0).has_no_continuation
 
 
 @given(playable_lanes(), st.data())
@@ -210,11 +214,11 @@ def test_a_stream_goes_on_where_it_stopped_and_starts_afresh_with_the_run_and_ea
     lane, step = data.draw(st.integers(0, lanes.count - 1)), data.draw(st.integers(0, 10**9))
     now, then = lanes.slot(lane, step), lanes.slot(lane, step + 1)
     if now.first // lanes.segments == lanes.lengths[now.recording] // lanes.segments - 1:
-        assert (then.first < lanes.segments, then.fresh) == (True, True)
+        assert (then.first < lanes.segments, then.is_first) == (True, True)
         assert then.pass_index > now.pass_index
     else:
         assert then == (now.recording, now.first + lanes.segments, now.pass_index, False)
-    assert lanes.slot(lane, 0).fresh
+    assert lanes.slot(lane, 0).is_first
 
 
 @given(playable_lanes(), st.data())
@@ -250,7 +254,7 @@ def test_an_epoch_plays_each_recording_once_in_a_row_and_several_every_window(la
     }
 
 
-@given(playable_lanes(random_share=0.5), st.data())
+@given(playable_lanes(random_fraction=0.5), st.data())
 def test_a_slot_does_not_depend_on_what_was_asked_for_before(lanes, data):
     lane = data.draw(st.integers(0, lanes.count - 1))
     steps = data.draw(st.lists(st.integers(0, 10**6), min_size=1, max_size=8))
@@ -261,23 +265,23 @@ def test_a_slot_does_not_depend_on_what_was_asked_for_before(lanes, data):
 
 def test_random_lanes_reach_all_that_they_may_end_at_and_streams_stay_streams():
     ends = (np.array([0, 2, 6]), np.array([1]), np.array([0]))
-    lanes = Lanes((8, 4, 2), segments=4, count=1, seed=0, random_share=1.0, ends=ends)
+    lanes = Lanes((8, 4, 2), segments=4, count=1, seed=0, random_fraction=1.0, ends=ends)
     assert {lanes.slot(0, step)[:2] for step in range(100)} == {(0, 0), (0, 3), (1, 0)}
     assert not replace(lanes, ends=(np.array([], int), np.array([], int), np.array([0]))).playable
-    lanes = Lanes((3, 7), segments=2, count=4, seed=0, random_share=0.5)
+    lanes = Lanes((3, 7), segments=2, count=4, seed=0, random_fraction=0.5)
     drawn = [lanes.slot(lane, step) for lane in (1, 3) for step in range(200)]
     assert {slot[:2] for slot in drawn} == {(0, first) for first in range(2)} | {
         (1, first) for first in range(6)
     }
-    assert [(slot.pass_index, slot.fresh) for slot in drawn] == [
+    assert [(slot.pass_index, slot.is_first) for slot in drawn] == [
         (step, True) for step in range(200)
     ] * 2
-    assert not all(lanes.slot(lane, step).fresh for lane in (0, 2) for step in range(50))
+    assert not all(lanes.slot(lane, step).is_first for lane in (0, 2) for step in range(50))
 
 
 @given(st.integers(1, 6), st.integers(1, 6), st.sampled_from([0.0, 0.3, 0.5, 1.0]))
 def test_every_part_of_a_batch_holds_as_many_random_lanes_as_the_others(lanes, parts, share):
-    batch = Lanes((9,), segments=2, count=lanes * parts, seed=0, random_share=share)
+    batch = Lanes((9,), segments=2, count=lanes * parts, seed=0, random_fraction=share)
     counts = [
         sum(batch.is_random(lane) for lane in lanes_of(batch.count, (part, parts)))
         for part in range(parts)
@@ -307,7 +311,7 @@ def test_recordings_are_dealt_once_and_evenly(lengths, lanes):
 # A network plays every chosen window once: in streams with their state, or at the end of clips.
 LENGTHS = st.lists(st.integers(1, 20), min_size=1, max_size=6)
 SMALL = st.integers(1, 7)
-MODES = {"streams": False, "clips": True}  # whether the state is reset
+MODES = {"stream": False, "random": True}  # whether the state is reset
 
 
 class Numbered(LabelledRecording):
@@ -349,7 +353,7 @@ def test_the_spec_in_the_weights_of_earlier_versions_is_a_binning():
             )
 
 
-def evaluation(lengths, lanes, segments, mode="streams", every=1, shards=1):
+def evaluation(lengths, lanes, segments, mode="stream", every=1, shards=1):
     """Recordings, and the evaluation batches of all shards."""
     spec = HistogramSpec(1, "edges", 50.0, Downsample(1, "nearest"), (1, 2), segments, MODES[mode])
     recordings = [numbered(number, length, every) for number, length in enumerate(lengths)]
@@ -368,18 +372,18 @@ def test_every_label_is_scored_once_at_its_window_and_padding_never(
     assert sorted(scored) == [frame for each in recordings for frame in each.labels]
     for batch in played:
         assert batch.labels == batch.frames
-        assert mode == "streams" or batch.fresh.all()
+        assert mode == "stream" or batch.fresh.all()
         for (number, label), (lane, segment) in zip(
             batch.frames, batch.place.tolist(), strict=True
         ):
             window = int(recordings[number].labelled[label])
             before = (
-                min(segments - 1, window) if mode == "clips" else 0
+                min(segments - 1, window) if mode == "random" else 0
             )  # windows that the state has seen
-            assert mode != "clips" or segment == before
+            assert mode != "random" or segment == before
             seen = batch.histograms[lane, segment - before : segment + 1, 0, 0].tolist()
             assert seen == [[1 + number, each] for each in range(window - before, window + 1)]
-    if mode != "clips" and every == 1:
+    if mode != "random" and every == 1:
         assert sum(int((batch.histograms[:, :, 0, 0, 0] > 0).sum()) for batch in played) == sum(
             lengths
         )
@@ -404,7 +408,7 @@ def test_a_recording_is_played_in_order_on_one_lane_with_its_state(lengths, lane
             assert following == ((following[0], 0) if last else (recording, label + 1))
 
 
-@pytest.mark.parametrize(("mode", "shape"), [("streams", (2, 3)), ("clips", (5, 3))])
+@pytest.mark.parametrize(("mode", "shape"), [("stream", (2, 3)), ("random", (5, 3))])
 def test_more_lanes_than_there_is_to_play_are_not_made(mode, shape):
     _, (batch,) = evaluation([2, 3], lanes=50, segments=3, mode=mode)
     assert batch.histograms.shape == (*shape, 2, 1, 2)

@@ -20,7 +20,7 @@ from tespec.datasets.recording import (
     fingerprint,
     label_windows,
     van_der_corput_order,
-    with_label_share,
+    with_label_fraction,
 )
 from tespec.events.histogram import Region
 from tespec.events.readers.dat import write_dat
@@ -181,7 +181,12 @@ def test_every_beginning_is_spread_evenly(count):
 
 
 def built(world, task, arch, share=1.0):
-    changes = [f"label_share={share}", "batch_size=4", "labels_per_chunk=null", "sampling=clips"]
+    changes = [
+        f"label_fraction={share}",
+        "batch_size=4",
+        "labels_per_chunk=null",
+        "sampling=random",
+    ]
     return build_task(
         settings_of(Data(world / task, "sample"), task, arch, None, changes), world / task
     )
@@ -215,7 +220,7 @@ def test_no_other_label_is_seen_and_each_of_them_is(tiny_world, task, arch):
     steps = one.steps(0)
     for step in range(60):
         for lane, slot in zip(steps._share, steps._slots(step), strict=True):
-            recording = steps._labelled[slot.recording]
+            recording = steps._labelled_recordings[slot.recording]
             name = recording.name.partition(" (part ")[0]
             chosen = steps._choose(recording.labels_in(slot.first, steps.segments), lane, step)
             assert len(chosen) > 0
@@ -225,7 +230,7 @@ def test_no_other_label_is_seen_and_each_of_them_is(tiny_world, task, arch):
 
 def test_a_label_and_its_speed_stay_with_their_window():
     whole = labelled_at(12, [1, 4, 5, 11])
-    (few,) = with_label_share([whole], 0.5)
+    (few,) = with_label_fraction([whole], 0.5)
     assert (few.labelled.tolist(), [*few.labels], few.ego_speed.tolist()) == (
         [4, 5],
         [1, 2],
@@ -236,6 +241,6 @@ def test_a_label_and_its_speed_stay_with_their_window():
         whole.labels.checksums(),
     )
     assert [*few.part(5, 12).labels] == [2]
-    same, none = with_label_share([whole, labelled_at(12, [])], 1.0)
+    same, none = with_label_fraction([whole, labelled_at(12, [])], 1.0)
     assert (len(none), len(none.labels)) == (12, 0)
     assert (same.labelled.tolist(), [*same.labels]) == (whole.labelled.tolist(), [*whole.labels])
