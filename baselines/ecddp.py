@@ -35,7 +35,7 @@ from tespec.pretraining.contrast import (
 from tespec.pretraining.data import PretrainData
 from tespec.pretraining.masking import block_mask, replace_masked
 from tespec.pretraining.method import EventMethod
-from tespec.pretraining.views import random_crops, random_views, seen_in
+from tespec.pretraining.views import random_crops, random_views, crop_and_resize
 from tespec.registry import METHODS
 
 Side = Annotated[int, Field(strict=True, gt=0, multiple_of=STRIDE)]
@@ -392,7 +392,7 @@ class Ecddp(EventMethod):
         wanted = sinkhorn(self.teacher.context(whole, members).flatten(0, 1), self._temperature)
         found, there = [], []
         for maps, box in zip(seen, boxes, strict=True):
-            part = seen_in(
+            part = crop_and_resize(
                 members.unflatten(2, (height, width)), box, (maps.shape[-2], maps.shape[-1])
             ).flatten(2)
             logits = self.student.context(maps, part > IN_CLUSTER).flatten(0, 1)

@@ -13,7 +13,7 @@ from tespec.models import build_backbone
 from tespec.pretraining.contrast import PrototypeHead
 from tespec.pretraining.masking import block_mask
 from tespec.pretraining.method import own_settings
-from tespec.pretraining.views import seen_in
+from tespec.pretraining.views import crop_and_resize
 from tespec.tasks import segmentation
 from tespec.tasks.segmentation import VIEWS, AveragedViews
 from tespec.training.optimizer import learning_rate, parameter_groups, weight_decay
@@ -156,13 +156,13 @@ def test_views_and_their_positions_are_the_authors():
     """The context loss reads clusters at the positions that the authors' grid gives each token."""
     values = published("ecddp_views")
     image, boxes = values["in image"], values["in boxes"].flatten(0, 1)
-    views = seen_in(image.repeat(2, 1, 1, 1), boxes, values["out views"].shape[-2:])
+    views = crop_and_resize(image.repeat(2, 1, 1, 1), boxes, values["out views"].shape[-2:])
     torch.testing.assert_close(views, values["out views"], rtol=1e-4, atol=1e-5)
     ramp = torch.linspace(-1, 1, image.shape[-1])
     positions = torch.stack(torch.meshgrid(ramp, ramp, indexing="xy")).expand(
         len(boxes), -1, -1, -1
     )
-    grid = seen_in(positions, boxes, values["out grid"].shape[1:3]).movedim(1, -1)
+    grid = crop_and_resize(positions, boxes, values["out grid"].shape[1:3]).movedim(1, -1)
     torch.testing.assert_close(grid, values["out grid"], rtol=1e-4, atol=1e-5)
 
 
