@@ -39,8 +39,8 @@ class Pixels(nn.Module):
 def moby(width, features, **settings):
     """MoBY in double precision on views of `width` channels, with the queues of the values."""
     model = Moby(own("moby", **settings), Pixels(width, features)).double()
-    keys = torch.sin(torch.arange(model.queues.numel(), dtype=torch.float64)).view_as(model.queues)
-    model.queues = normalize(keys, dim=-1)
+    keys = torch.sin(torch.arange(model.queue.numel(), dtype=torch.float64)).view_as(model.queue)
+    model.queue = normalize(keys, dim=-1)
     return model
 
 
@@ -51,21 +51,21 @@ def loss_of(model, views):
 
 def test_mobys_loss_at_its_default_settings():
     values, model = published("images_moby_loss"), moby(256, 256)
-    for name in ("norm", "slow_norm", "projector", "slow_projector", "predictor"):
+    for name in ("norm", "momentum_norm", "projector", "momentum_projector", "predictor"):
         setattr(model, name, nn.Identity())
     views = values["in features"].double().requires_grad_()
     loss = loss_of(model, views)
     assert_loss(loss, values["out loss"])
     assert_gradient(torch.autograd.grad(loss, views)[0], values["grad features"])
-    torch.testing.assert_close(model.queues[:, :4].float(), values["out newest keys"])
-    assert int(model.place) == 4
+    torch.testing.assert_close(model.queue[:, :4].float(), values["out newest keys"])
+    assert int(model.queue_ptr) == 4
 
 
 def test_three_steps_of_mobys_networks_queues_and_momentum():
     values, model = published("images_moby_steps"), moby(10, 12, hidden=16, out=8, queue=8)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            parameter.copy_(values[f"in {name.removeprefix('slow_')}"])
+            parameter.copy_(values[f"in {name.removeprefix('momentum_')}"])
     trained = {
         name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad
     }
@@ -80,12 +80,11 @@ def test_three_steps_of_mobys_networks_queues_and_momentum():
             model.after_step((step + 1) / 10)
     for name, gradient in zip(("views", *trained), gradients, strict=True):
         assert_gradient(gradient, values[f"grad {name}"])
-    torch.testing.assert_close(model.queues, values["out queues"], rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(model.queue, values["out queues"], rtol=1e-6, atol=1e-9)
     for name, parameter in model.named_parameters():
-        if name.startswith("slow"):
-            torch.testing.assert_close(
-                parameter.detach(), values[f"out {name}"], rtol=1e-6, atol=1e-9
-            )
+        if name.startswith("momentum"):
+            expected = values[f"out {name.replace('momentum', 'slow', 1)}"]
+            torch.testing.assert_close(parameter.detach(), expected, rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize("method", ["moby", "imagenet"])
@@ -178,7 +177,7 @@ def test_stochastic_depth_rises_linearly_and_spares_mobys_momentum_encoder():
         model = Moby(
             own("moby"), build_backbone("swin_tiny", False, 10, (224, 224), 3, settings.drop_path)
         )
-    for network, last in ((model.backbone, 0.2), (model.slow_backbone, 0.0)):
+    for network, last in ((model.backbone, 0.2), (model.momentum_backbone, 0.0)):
         blocks = [block for stage in network.swin.layers for block in stage.blocks]
         rates = [
             [getattr(path, "drop_prob", 0.0) for path in (block.drop_path1, block.drop_path2)]
