@@ -1,7 +1,7 @@
 """Masked modelling: random block masks, the learnable mask patch, and image decoders."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tespec.core.compat  # noqa: F401  # before timm
@@ -76,11 +76,16 @@ def replace_masked(tokens: Tensor, mask: Tensor, patch: Tensor) -> Tensor:
     height, width = tokens.shape[2:4]
     side = patch.shape[1]
     masked = pad_to(pixel_maps(mask, side, (height, width)), (height, width))
-    patches = patch.repeat(1, -(-height // side), -(-width // side), 1)[:, :height, :width]
+    patches = patch.repeat(1, *grid_size((height, width), side), 1)[:, :height, :width]
     return torch.where(masked[:, None, :, :, None], patches.unsqueeze(1), tokens)
 
 
-def pixel_maps(patches: Tensor, unit: int, size: Size) -> Tensor:
+def grid_size(size: Sequence[int], unit: int) -> tuple[int, int]:
+    """Count the rows and columns of units of `unit` px that cover (H, W) `size` in px."""
+    return -(-size[0] // unit), -(-size[1] // unit)
+
+
+def pixel_maps(patches: Tensor, unit: int, size: Sequence[int]) -> Tensor:
     """Repeat the value of a patch at each of its pixels.
 
     Args:

@@ -10,12 +10,13 @@ from torch import nn
 from torchvision.transforms import InterpolationMode
 
 from baselines import mem
-from baselines.cm3ae import Cm3ae, Fusion, MaskedDecoder, draw_masks, positions
+from baselines.cm3ae import Cm3ae, draw_masks
 from baselines.mem import GEOMETRIC, PHOTOMETRIC, MemTokenizer, tokenizer_input
 from tespec.core.config import pretraining_settings
 from tespec.core.settings import Clip
 from tespec.events.histogram import event_histogram
 from tespec.models import build_backbone
+from tespec.pretraining.mae import Fusion, position_embedding
 from tespec.pretraining.masking import block_mask
 from tespec.pretraining.views import random_time_flips
 from tespec.training.optimizer import clip, learning_rate, parameter_groups, weight_decay
@@ -70,8 +71,8 @@ def test_cm3aes_losses_are_its_authors(name, ratio):
 @pytest.mark.parametrize("units", [196, 155])
 def test_cm3aes_masks_are_its_authors(ratio, units):
     values = published("recon_cm3ae_masks")
-    kept = own("cm3ae", mask={"unit": 16, "ratio": ratio}).kept(units)
-    events, frame = draw_masks(values[f"in noise {ratio} {units}"], kept)
+    visible = own("cm3ae", mask={"unit": 16, "ratio": ratio}).visible(units)
+    events, frame = draw_masks(values[f"in noise {ratio} {units}"], visible)
     assert torch.equal(events, values[f"out events {ratio} {units}"])
     assert torch.equal(frame, values[f"out frame {ratio} {units}"])
 
@@ -100,7 +101,9 @@ def test_cm3aes_fusion_is_its_authors():
 def test_cm3ae_is_trained_as_its_authors_train():
     """Positions, learning rate and weight decay, the parameters that decay, clipped gradients, initial values."""
     values = published("recon_cm3ae_training")
-    torch.testing.assert_close(positions((3, 3), 16), values["out positions"], rtol=0, atol=1e-6)
+    torch.testing.assert_close(
+        position_embedding((3, 3), 16), values["out positions"], rtol=0, atol=1e-6
+    )
     how = pretraining_settings("cm3ae", "paper").optimisation
     steps = values["in steps"].tolist()
     rates = torch.tensor([learning_rate(how, step) for step in steps], dtype=torch.float64)
@@ -148,7 +151,10 @@ def test_cm3ae_is_trained_as_its_authors_train():
 
 def test_cm3aes_decoder_has_its_authors_size():
     """models/mae.py, mae_vit_base_patch16: eight blocks of width 512 with 16 heads, which draw patches of 16 px."""
-    decoder = MaskedDecoder(own("cm3ae"), build_backbone("swin_micro", False, 2, (64, 96), 1), 1)
+    backbones = (
+        build_backbone("swin_micro", False, 2, (64, 96), channels) for channels in (None, 1)
+    )
+    decoder = Cm3ae(own("cm3ae"), *backbones).frame_decoder
     assert (
         len(decoder.blocks),
         decoder.blocks[0].attn.num_heads,
@@ -158,7 +164,11 @@ def test_cm3aes_decoder_has_its_authors_size():
         16,
         512,
     )
-    assert (decoder.unit, decoder.draw.out_features, decoder.sum.in_features) == (16, 256, 4 * 6)
+    assert (decoder.unit, decoder.to_pixels.out_features, decoder.sum.in_features) == (
+        16,
+        256,
+        4 * 6,
+    )
     assert {norm.eps for norm in decoder.modules() if isinstance(norm, nn.LayerNorm)} == {1e-6}
 
 
