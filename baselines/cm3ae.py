@@ -7,6 +7,8 @@ import math
 from functools import partial
 from typing import Annotated, Literal
 
+import tespec.core.compat  # noqa: F401  # before timm and torchvision
+
 import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
@@ -35,7 +37,7 @@ from tespec.pretraining.contrast import info_nce
 from tespec.pretraining.data import PretrainData
 from tespec.pretraining.mae import Fusion, MaskedDecoder, masked_mse
 from tespec.pretraining.masking import grid_size
-from tespec.pretraining.method import PairMethod
+from tespec.pretraining.method import PairMethod, TableRow
 from tespec.pretraining.views import random_resized_crops
 from tespec.registry import METHODS
 
@@ -74,14 +76,24 @@ class Cm3ae(PairMethod):
     A contrast matches the events with their frame.
     """
 
-    title = "CM3AE"
+    row = TableRow(
+        title="CM3AE",
+        group="Beyond the paper",
+        pretraining_data="REV2M",
+        citation=(
+            "Wu et al.: CM3AE: A Unified RGB Frame and Event-Voxel/-Frame Pre-training Framework, "
+            "ACM MM 2025"
+        ),
+        licence="unknown (Event-AHU/CM3AE)",
+        weights=(
+            "the checkpoint of Event-AHU/CM3AE, a plain ViT-B/16, which no backbone here can load"
+        ),
+        summary=(
+            "Reconstructs masked patches of events and frame, and contrasts both; ConvLSTMs are "
+            "randomly initialised."
+        ),
+    )
     version = 4
-    group = "Beyond the paper"
-    pretraining_data = "REV2M"
-    citation = "Wu et al.: CM3AE: A Unified RGB Frame and Event-Voxel/-Frame Pre-training Framework, ACM MM 2025"
-    licence = "unknown (Event-AHU/CM3AE)"
-    weights = "the checkpoint of Event-AHU/CM3AE, a plain ViT-B/16, which no backbone here can load"
-    summary = "Reconstructs masked patches of events and frame, and contrasts both; ConvLSTMs are randomly initialised."
     masks_patches = True
     deviations = (  # from Event-AHU/CM3AE, models/mae.py
         "CM3AE's voxels are omitted, as are the frame reconstruction and the contrastive loss that "

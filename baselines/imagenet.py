@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import tespec.core.compat  # noqa: F401  # before timm and torchvision
+
 import torch
 from PIL import Image, ImageOps
 from pydantic.dataclasses import dataclass
@@ -28,7 +30,7 @@ from tespec.models.backbone import Backbone
 from tespec.models.layers import in_fp32
 from tespec.pretraining.contrast import pooled
 from tespec.pretraining.data import PretrainData
-from tespec.pretraining.method import ImageMethod, ViewSettings
+from tespec.pretraining.method import ImageMethod, TableRow, ViewSettings
 from tespec.registry import METHODS
 
 IMAGENET_CLASSES = 1000  # assumed without data
@@ -66,14 +68,22 @@ class ImagenetSettings(ViewSettings):
 class Imagenet(ImageMethod):
     """Classify images with a linear layer on the mean of the normalised last stage."""
 
-    title = "RGB Supervised"
+    row = TableRow(
+        title="RGB Supervised",
+        group="Pre-trained on images",
+        pretraining_data="ImageNet-1k",
+        citation="Liu et al.: Swin Transformer, ICCV 2021",
+        licence="MIT (microsoft/Swin-Transformer)",
+        weights=(
+            "swin_tiny_patch4_window7_224.pth of microsoft/Swin-Transformer, or timm's "
+            "swin_tiny_patch4_window7_224.ms_in1k"
+        ),
+        summary=(
+            "Image classification; the patch embedding is repeated over the bins, ConvLSTMs are "
+            "randomly initialised."
+        ),
+    )
     version = 3
-    group = "Pre-trained on images"
-    pretraining_data = "ImageNet-1k"
-    citation = "Liu et al.: Swin Transformer, ICCV 2021"
-    licence = "MIT (microsoft/Swin-Transformer)"
-    weights = "swin_tiny_patch4_window7_224.pth of microsoft/Swin-Transformer, or timm's swin_tiny_patch4_window7_224.ms_in1k"
-    summary = "Image classification; the patch embedding is repeated over the bins, ConvLSTMs are randomly initialised."
     deviations = (
         "CutMix by timm 1.0, whose boxes may have odd sides, instead of 0.4.12, whose sides are even",
     )

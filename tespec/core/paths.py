@@ -8,7 +8,6 @@ PACKAGE = Path(__file__).resolve().parents[1]
 INSTALLED = (PACKAGE / "configs").is_dir()
 REPOSITORY = PACKAGE.parent
 CONFIGS = PACKAGE / "configs" if INSTALLED else REPOSITORY / "configs"
-BASELINES = PACKAGE / "baselines" if INSTALLED else REPOSITORY / "baselines"
 PUBLISHED = PACKAGE / "published" if INSTALLED else REPOSITORY / "results" / "paper"
 RESULTS = Path("results") if INSTALLED else REPOSITORY / "results"
 RUNS = Path("runs") if INSTALLED else REPOSITORY / "runs"

@@ -9,14 +9,13 @@ from itertools import count, islice
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from tespec.core.errors import UserError
 from tespec.core.settings import Pretraining, Size
 from tespec.datasets import images
-from tespec.datasets.batches import StepBatches, draw_mask
+from tespec.datasets.batches import StepBatches
 from tespec.datasets.ddd17 import IMAGES
 from tespec.datasets.folder import TrainValSplit, divide, find_recordings
 from tespec.datasets.lanes import WHOLE, Shard
@@ -64,9 +63,8 @@ class _Data:
 class EventData(_Data):
     """Event histograms of recordings.
 
-    A batch holds `histograms` (B, T, 2 * bins, H, W) uint8, `fresh` (B,) bool, True where a lane's
-    state is reset, and, for methods that mask, `mask` (B, rows, cols) bool, True where a patch is
-    masked.
+    A batch holds `histograms` (B, T, 2 * bins, H, W) uint8 and `fresh` (B,) bool, True where a
+    lane's state is reset.
     """
 
     train: Sequence[Recording]
@@ -76,7 +74,7 @@ class EventData(_Data):
         """Split the recordings in `root`, without unreadable ones if `skip_damaged`; too little data is refused."""
         split, segments = self.split(root, skip_damaged), self.settings.segments
         self.train, self.held_out = split.train, split.held_out
-        least = min(self.method.min_batch_size, self.method.val_batch_size(self.settings))
+        least = min(self.method.min_batch_size, self._val_lanes)
         found = sum(min(VAL_WINDOWS, len(recording)) // segments for recording in self._played)
         if found < least:
             longest = max(map(len, self.held_out))
@@ -113,17 +111,24 @@ class EventData(_Data):
 
     def steps(self, seed: int, shard: Shard = WHOLE) -> Any:
         """Training batches by step."""
-        return StepBatches(self.train, self.settings, seed, shard, self.method.mask(self.own))
+        return StepBatches(self.train, self.settings, seed, shard)
 
     def blank_batch(self, lanes: int, device: torch.device) -> Batch:
         """Batch of `lanes` sequences of zeros, for estimating the cost of a step."""
-        settings, mask = self.settings, self.method.mask(self.own)
-        zeros = partial(torch.zeros, lanes, device=device)
-        shape = (settings.segments, 2 * settings.bins, *self.size)
-        batch = {"histograms": zeros(*shape, dtype=torch.uint8), "fresh": zeros(dtype=torch.bool)}
-        if mask is not None:
-            batch["mask"] = zeros(*(-(-side // mask.unit) for side in self.size), dtype=torch.bool)
-        return batch
+        shape = (lanes, self.settings.segments, 2 * self.settings.bins, *self.size)
+        histograms = torch.zeros(shape, dtype=torch.uint8, device=device)
+        return {
+            "histograms": histograms,
+            "fresh": torch.zeros(lanes, dtype=torch.bool, device=device),
+        }
+
+    @property
+    def _val_lanes(self) -> int:
+        """Lanes of a validation batch: 1 with memory, since its state follows one recording."""
+        if self.settings.recurrent:
+            return 1
+        lanes = min(self.method.val_batch_size, self.settings.batch_size)
+        return max(self.method.min_batch_size, lanes)
 
     @property
     def _played(self) -> list[Recording]:
@@ -133,28 +138,22 @@ class EventData(_Data):
         ]
 
     def val_chunks(self, frames: int | None = None) -> Iterator[Batch]:
-        """Yield the chunks of each validation recording in turn as batches of one lane, without augmentation.
+        """Yield the chunks of each validation recording in turn, without augmentation.
 
-        Masks are the same in every run, so that losses of different seeds and methods are
-        comparable.
+        Args:
+            frames: about how many frames to yield, from up to four recordings; None: all.
         """
-        settings, mask = self.settings, self.method.mask(self.own)
-        segments, windows, played = settings.segments, VAL_WINDOWS, self._played
+        segments, windows, played = self.settings.segments, VAL_WINDOWS, self._played
         if frames is not None:
             played = played[:4]
             windows = max(segments, frames // len(played))
-        for number, recording in enumerate(played):
+        for recording in played:
             for first in range(0, min(windows, len(recording)) // segments * segments, segments):
-                histograms = recording.histograms(first, segments, settings.binning)
-                batch = {
+                histograms = recording.histograms(first, segments, self.settings.binning)
+                yield {
                     "histograms": torch.from_numpy(histograms)[None],
                     "fresh": torch.tensor([first == 0]),
                 }
-                if mask is not None:
-                    rows, columns = (-(-side // mask.unit) for side in histograms.shape[-2:])
-                    drawn = np.random.default_rng((number, first // segments))
-                    batch["mask"] = draw_mask(drawn, rows, columns, mask.ratio)[None]
-                yield batch
 
     def val_batches(self, device: torch.device, frames: int | None = None) -> Iterator[Batch]:
         """Yield batches of `val_batch_size` validation chunks; a last batch below `min_batch_size` is dropped.
@@ -162,7 +161,7 @@ class EventData(_Data):
         `frames` limits them to about that many frames, from the first chunks of up to four
         recordings.
         """
-        chunks, size = self.val_chunks(frames), self.method.val_batch_size(self.settings)
+        chunks, size = self.val_chunks(frames), self._val_lanes
         while len(several := list(islice(chunks, size))) >= min(self.method.min_batch_size, size):
             yield {
                 name: torch.cat([each[name] for each in several]).to(device) for name in several[0]

@@ -99,6 +99,23 @@ def pixel_maps(patches: Tensor, unit: int, size: Sequence[int]) -> Tensor:
     return crop(patches.repeat_interleave(unit, dim=-2).repeat_interleave(unit, dim=-1), size)
 
 
+def random_masks(lanes: int, rows: int, columns: int, ratio: float) -> Tensor:
+    """Draw a mask of random patches for every lane of this micro-batch, on the CPU.
+
+    Args:
+        lanes: number of masks, B.
+        rows: height of a mask in patches.
+        columns: width of a mask in patches.
+        ratio: fraction of masked patches.
+
+    Returns:
+        Masks (B, rows, columns) bool with round(ratio * rows * columns) True, the masked patches.
+    """
+    total, local = shard_slice(lanes)
+    ranks = torch.rand(total, rows * columns)[local].argsort(1).argsort(1)
+    return (ranks < round(ratio * rows * columns)).unflatten(1, (rows, columns))
+
+
 def draw_blocks(lanes: int, rows: int, columns: int, ratio: float, min_area: int) -> Tensor:
     """Draw a mask of random blocks for every lane of this micro-batch, on the CPU.
 

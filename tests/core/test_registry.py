@@ -33,8 +33,11 @@ class Untitled(Method):
     ("text", "message"),
     [
         (None, r"mine\.py: not an existing .py file; check the path given to --import"),
-        ("def broken(:", r"mine\.py: cannot be imported"),
-        (UNTITLED, "--method untitled: has no title for its table row; set Untitled.title"),
+        ("def broken(:", r"mine\.py:1: cannot be imported \(SyntaxError: "),
+        (
+            UNTITLED,
+            "--method untitled: has no title for its table row; set Untitled.row = TableRow",
+        ),
     ],
 )
 def test_a_file_that_holds_no_method_is_refused(tmp_path, text, message):
