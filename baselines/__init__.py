@@ -10,7 +10,7 @@ METHODS = {
     "ecddp": "baselines.ecddp",
     "ecddp_resnet": "baselines.ecddp",
     "mem": "baselines.mem",
-    "mem-tokenizer": "baselines.mem",
+    "mem-tokenizer": "baselines.mem_tokenizer",
     "cm3ae": "baselines.cm3ae",
     "scaleevent": "baselines.scaleevent",
     "cpc": "baselines.cpc",

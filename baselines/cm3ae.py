@@ -7,13 +7,10 @@ import math
 from functools import partial
 from typing import Annotated, Literal
 
-import tespec.core.compat  # noqa: F401  # before timm and torchvision
-
 import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
-from typing_extensions import Self
 
 from baselines import COUNTS
 from tespec.core.distributed import all_gather_rows, shard_slice
@@ -34,10 +31,9 @@ from tespec.datasets.images import GREY_DEVIATION, GREY_MEAN
 from tespec.models.backbone import Backbone
 from tespec.models.layers import sent
 from tespec.pretraining.contrast import info_nce
-from tespec.pretraining.data import PretrainData
 from tespec.pretraining.mae import Fusion, MaskedDecoder, masked_mse
 from tespec.pretraining.masking import grid_size
-from tespec.pretraining.method import PairMethod, TableRow
+from tespec.pretraining.method import PairMethod, PretrainData, TableRow
 from tespec.pretraining.views import random_resized_crops
 from tespec.registry import METHODS
 
@@ -98,13 +94,17 @@ class Cm3ae(PairMethod):
     deviations = (  # from Event-AHU/CM3AE, models/mae.py
         "CM3AE's voxels are omitted, as are the frame reconstruction and the contrastive loss that "
         "use them: the code that extracts their features is not published",
-        "CM3AE's encoders are Swins with their own initialisation, and see a learned patch where ViTs drop patches",
-        f"CM3AE's {COUNTS}, and the target is a binary map per polarity, instead of an image of both",
-        "CM3AE's decoders read tokens of 16 px from each position of a Swin's last stage (32 px), and no class token",
+        "CM3AE's encoders are Swins with their own initialisation, and see a learned patch where "
+        "ViTs drop patches",
+        f"CM3AE's {COUNTS}, and the target is a binary map per polarity, instead of an image of "
+        "both",
+        "CM3AE's decoders read tokens of 16 px from each position of a Swin's last stage (32 px), "
+        "and no class token",
         "CM3AE's fusion joins all tokens of the last stage, which show masked and visible patches "
         "at once, instead of the frame's visible tokens and half of the events', and its output "
         "stays at the frame's positions, where the published code decodes it at the events'",
-        "CM3AE's sine-cosine positions are added before the fusion, since Swins have none at their input",
+        "CM3AE's sine-cosine positions are added before the fusion, since Swins have none at "
+        "their input",
     )
     # Values from Event-AHU/CM3AE, main.py, unless another file is named; 4 GPUs as in the command
     # of README.md.
@@ -155,7 +155,9 @@ class Cm3ae(PairMethod):
         self.logit_scale = nn.Parameter(torch.tensor(cfg.logit_scale))
 
     @classmethod
-    def from_settings(cls, cfg: Cm3aeSettings, settings: Pretraining, data: PretrainData) -> Self:
+    def from_settings(
+        cls, cfg: Cm3aeSettings, settings: Pretraining, data: PretrainData
+    ) -> "Cm3ae":
         patches = math.prod(grid_size(data.size, cfg.mask.unit))
         visible = cfg.visible(patches)
         if not 0 < visible < patches:

@@ -14,7 +14,6 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 from torchvision.transforms import v2
-from typing_extensions import Self
 
 from tespec.core.distributed import all_gather_rows
 from tespec.core.errors import UserError
@@ -36,8 +35,7 @@ from tespec.pretraining.contrast import (
     momentum_copy,
     projector,
 )
-from tespec.pretraining.data import PretrainData
-from tespec.pretraining.method import ImageMethod, TableRow, ViewSettings
+from tespec.pretraining.method import ImageMethod, PretrainData, TableRow, ViewSettings
 from tespec.registry import METHODS
 
 
@@ -190,11 +188,8 @@ class Moby(ImageMethod):
         return byol_transform(cfg, 1.0, 0.0), byol_transform(cfg, 0.1, 0.2)
 
     @classmethod
-    def from_settings(cls, own: Any, settings: Pretraining, data: PretrainData) -> Self:
-        if settings.batch_size > own.queue:
-            raise UserError(
-                "batch_size",
-                f"{settings.batch_size} images do not fit into the queue of {own.queue}",
-                "use fewer, or increase objective.queue",
-            )
-        return super().from_settings(own, settings, data)
+    def from_settings(cls, cfg: Any, settings: Pretraining, data: PretrainData) -> "Moby":
+        if settings.batch_size > cfg.queue:
+            what = f"{settings.batch_size} images do not fit into the queue of {cfg.queue}"
+            raise UserError("batch_size", what, "use fewer, or increase objective.queue")
+        return super().from_settings(cfg, settings, data)

@@ -7,7 +7,8 @@ from baselines.cpc import Cpc
 from baselines.ecddp import Ecddp
 from baselines.ecdp import Ecdp
 from baselines.imagenet import Imagenet
-from baselines.mem import Mem, MemTokenizer
+from baselines.mem import Mem
+from baselines.mem_tokenizer import MemTokenizer
 from baselines.moby import Moby
 from baselines.scaleevent import ScaleEvent
 from tespec.core.config import pretraining_settings

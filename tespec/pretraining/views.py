@@ -1,20 +1,27 @@
-"""Random crops, shifts and time flips of sequences, equal for all segments of a lane.
+"""Random crops, shifts, time flips and RandAugment, equal for all segments of a lane.
 
-Positions are drawn on the CPU for the global batch, so they depend on neither device nor ranks.
+Numbers are drawn on the CPU for the global batch, so they depend on neither device nor ranks.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+
+import tespec.core.compat  # noqa: F401  # before torchvision
 
 import torch
 from torch import Tensor
 from torch.nn.functional import grid_sample, interpolate, pad
+from torchvision.transforms.v2 import InterpolationMode, functional
 
 from tespec.core.distributed import shard_slice
-from tespec.models.layers import sent
+from tespec.models.layers import in_fp32, sent
 
 ASPECT = (3 / 4, 4 / 3)  # width over height of a crop, relative to the image's
 TRIES = 10  # at a crop that fits into the image; if none does, the crop is the full image
+# RandAugment: as a fraction of the side; steps between a level of 0 and of 1; largest step drawn
+MAX_TRANSLATION = 150 / 331
+BINS = 30
+MAX_BIN = 20
 
 
 def draw_boxes(draws: Tensor, size: Sequence[int], scale: tuple[float, float]) -> Tensor:
@@ -173,3 +180,63 @@ def _crops_at(frames: Tensor, corners: Tensor, height: int, width: int) -> Tenso
     for lane, (top, left) in zip(frames, corners.tolist(), strict=True):
         crops.append(lane[..., top : top + height, left : left + width])
     return torch.stack(crops)
+
+
+def _affine(
+    image: Tensor,
+    interpolation: InterpolationMode,
+    shear: tuple[float, float] = (0, 0),
+    translate: tuple[float, float] = (0, 0),
+) -> Tensor:
+    """Shear and translate along x and y, at levels from -1 to 1."""
+    height, width = image.shape[-2:]
+    pixels = [
+        int(MAX_TRANSLATION * width * translate[0]),
+        int(MAX_TRANSLATION * height * translate[1]),
+    ]
+    degrees = [math.degrees(0.3 * level) for level in shear]
+    return functional.affine(image, 0, pixels, 1, degrees, interpolation)
+
+
+Operation = Callable[[Tensor, float, InterpolationMode], Tensor]
+# Operations of tum-vision/mem, mem/transforms.py, EventRandAugment, in its order: on images
+# (..., H, W), at a level from -1 to 1.
+GEOMETRIC: list[Operation] = [
+    lambda image, level, mode: image,
+    lambda image, level, mode: _affine(image, mode, shear=(level, 0)),
+    lambda image, level, mode: _affine(image, mode, shear=(0, level)),
+    lambda image, level, mode: _affine(image, mode, translate=(level, 0)),
+    lambda image, level, mode: _affine(image, mode, translate=(0, level)),
+    lambda image, level, mode: functional.rotate(image, 30 * level, mode),
+]
+# Operations on 8-bit images of three planes.
+PHOTOMETRIC: list[Operation] = [
+    lambda image, level, mode: functional.adjust_brightness(image, 1 + 0.9 * level),
+    lambda image, level, mode: functional.adjust_saturation(image, 1 + 0.9 * level),
+    lambda image, level, mode: functional.adjust_contrast(image, 1 + 0.9 * level),
+    lambda image, level, mode: functional.adjust_sharpness(image, 1 + 0.9 * level),
+    lambda image, level, mode: functional.posterize(image, 8 - round(4 * abs(level))),
+    lambda image, level, mode: functional.solarize(image, 255 * (1 - abs(level))),
+    lambda image, level, mode: functional.autocontrast(image),
+    lambda image, level, mode: functional.equalize(image),
+]
+
+
+@in_fp32  # half precision would round the positions of affine transforms
+def rand_augment(images: Tensor, operations: Sequence[Operation], interpolation: str) -> Tensor:
+    """Apply two random operations, at random levels, to every lane (EventRandAugment).
+
+    Args:
+        images: (B, ..., H, W) uint8; the frames of a sequence are transformed alike.
+        operations: drawn with equal probability.
+        interpolation: of geometric operations, "nearest" or "bilinear".
+    """
+    mode = InterpolationMode(interpolation)
+    total, local = shard_slice(len(images))
+    for _ in range(2):
+        chosen = torch.randint(len(operations), (total,))[local].tolist()
+        signs = 2 * torch.randint(2, (total,)) - 1
+        levels = (signs * torch.randint(MAX_BIN + 1, (total,)) / BINS)[local].tolist()
+        drawn = zip(images, chosen, levels, strict=True)
+        images = torch.stack([operations[i](image, level, mode) for image, i, level in drawn])
+    return images

@@ -9,16 +9,16 @@ from published_values import assert_gradient, assert_loss, published
 from torch import nn
 from torchvision.transforms import InterpolationMode
 
-from baselines import mem
+from baselines import mem, mem_tokenizer
 from baselines.cm3ae import Cm3ae, draw_masks
-from baselines.mem import GEOMETRIC, PHOTOMETRIC, MemTokenizer, tokenizer_input
+from baselines.mem_tokenizer import MemTokenizer, tokenizer_input
 from tespec.core.config import pretraining_settings
 from tespec.core.settings import Clip
 from tespec.events.histogram import event_histogram
 from tespec.models import build_backbone
 from tespec.pretraining.mae import Fusion, position_embedding
 from tespec.pretraining.masking import block_mask
-from tespec.pretraining.views import random_time_flips
+from tespec.pretraining.views import GEOMETRIC, PHOTOMETRIC, random_time_flips
 from tespec.training.optimizer import clip, learning_rate, parameter_groups, weight_decay
 
 
@@ -191,7 +191,7 @@ def test_the_tokenizers_loss_is_its_authors(name, monkeypatch):
     model = MemTokenizer(own("mem-tokenizer", **(TOKENIZER | small | same))).eval()
     for number, parameter in enumerate(model.parameters()):
         parameter.data = values[f"in parameter {number}"].float()
-    monkeypatch.setattr(mem, "gumbel_noise", lambda logits: values["in noise"])
+    monkeypatch.setattr(mem_tokenizer, "gumbel_noise", lambda logits: values["in noise"])
     logits = []
     model.backbone.encoder.register_forward_hook(lambda _, __, out: logits.append(out))
     histograms = values["in counts"][:, [2, 0]].unsqueeze(1)  # one bin, negative, then positive
