@@ -80,7 +80,9 @@ def test_scaleevents_teacher_has_the_backbone_of_the_events_and_ecdps_that_of_it
         trained = new_network(first, open_pretraining(first, None))
         built = kind.build_teacher("imagenet", settings, (64, 64))
         built.network.load_state_dict(trained.backbone.state_dict())
-        assert changed_settings(first, "swin") == ({"width": settings.backbone} if changed else {})
+        assert changed_settings(first, "swin") == (
+            {"backbone": settings.backbone} if changed else {}
+        )
 
 
 @pytest.mark.parametrize("kind", [ScaleEvent, Ecdp])
@@ -144,7 +146,7 @@ def test_without_a_file_the_missing_one_is_named(method, source):
 def test_a_file_of_the_network_is_loaded_and_others_are_refused(tmp_path, case, teacher):
     model = CASES[case]()[0]
     kind, settings = type(model), pretraining_settings(case, "sample")
-    model.own = own(case, teacher=teacher)
+    model.cfg = own(case, teacher=teacher)
     model.teacher = kind.build_teacher(teacher, settings, (64, 96))
     torch.manual_seed(1)
     # for images of its own size

@@ -21,7 +21,7 @@ def ecdp(values, **changes):
     outputs = {
         model.event_predictor: events,
         model.image_predictor: matched,
-        model.slow_head: values["in keys"],
+        model.momentum_head: values["in keys"],
     }
     for module, output in (outputs | {teacher: values["in features"]}).items():
         module.register_forward_hook(lambda *_, output=output: output)
@@ -50,9 +50,9 @@ def test_ecdp_loss_and_gradients(name, changes):
     model, trained = ecdp(values, **changes)
     losses, _ = model.loss(pairs(len(values["in events"])))
     weights = {
-        "views": model.own.event_contrast,
-        "contrast": model.own.contrast,
-        "alignment": model.own.alignment,
+        "views": model.cfg.event_contrast,
+        "contrast": model.cfg.contrast,
+        "alignment": model.cfg.alignment,
     }
     for part, weight in weights.items():
         assert_loss(weight * losses[f"loss_{part}"], values[f"out {part}"])
@@ -73,12 +73,12 @@ def test_ecdp_schedule():
         )
         assert weight_decay(recipe, step) == values["out weight_decay"][number]
         for parameter, slow in zip(
-            model.backbone.parameters(), model.slow_backbone.parameters(), strict=True
+            model.backbone.parameters(), model.momentum_backbone.parameters(), strict=True
         ):
             parameter.data.zero_()
             slow.data.fill_(1.0)
         model.after_step(step / recipe.steps)
-        momentum = next(model.slow_backbone.parameters()).mean().item()
+        momentum = next(model.momentum_backbone.parameters()).mean().item()
         assert momentum == pytest.approx(values["out momentum"][number].item(), abs=1e-6)
 
 
