@@ -144,6 +144,32 @@ def draw_blocks(lanes: int, rows: int, columns: int, ratio: float, min_area: int
     return torch.from_numpy(np.stack(masks))
 
 
+def draw_spread_blocks(lanes: int, side: int, ratios: tuple[float, float], min_area: int) -> Tensor:
+    """Draw masks of random blocks for half of two crops of every lane, on the CPU.
+
+    The ratios of the global batch's masks are spread evenly.
+
+    Args:
+        lanes: number of lanes of this micro-batch, B.
+        side: height and width of a mask in patches.
+        ratios: minimum and maximum fraction of masked patches.
+        min_area: minimum area of a block in patches; see `block_mask`.
+
+    Returns:
+        Masks (2, B, side, side) bool, True at masked patches; half of them are empty.
+    """
+    total, local = shard_slice(lanes)
+    ranks = torch.randperm(2 * total).view(2, total)[:, local].flatten().tolist()
+    seeds = torch.randint(2**31, (2, total))[:, local].flatten().tolist()
+    low, high = ratios
+    masks = []
+    for rank, seed in zip(ranks, seeds, strict=True):
+        rng = np.random.default_rng(seed)
+        ratio = low + (high - low) * (rank + rng.random()) / total if rank < total else 0.0
+        masks.append(block_mask(rng, side, side, int(ratio * side * side), min_area))
+    return torch.from_numpy(np.stack(masks)).unflatten(0, (2, lanes))
+
+
 def block_mask(
     rng: np.random.Generator, rows: int, columns: int, count: int, min_area: int
 ) -> NDArray[np.bool_]:

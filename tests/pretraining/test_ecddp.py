@@ -13,11 +13,13 @@ from torch.nn.functional import log_softmax, normalize
 from torch.nn.utils import get_total_norm
 
 from baselines import ecddp as ecddp_file
-from baselines.ecddp import AttentionPool, Ecddp, cluster
+from baselines.ecddp import Ecddp
 from tespec.core.config import pretraining_settings
 from tespec.core.errors import UserError
 from tespec.models import build_backbone
 from tespec.pretraining.contrast import sinkhorn  # test_contrast.py compares it with SwAV
+from tespec.pretraining.dense import AttentionPool, cluster
+from tespec.pretraining.masking import draw_spread_blocks
 from tespec.pretraining.method import new_network, open_pretraining
 from tespec.training.trainer import Trainer
 
@@ -85,7 +87,7 @@ def test_the_context_loss_is_that_of_the_clusters_that_a_view_shows(monkeypatch)
         3, 1
     )  # rows of tokens
     members = members.expand(LANES, -1, -1)
-    monkeypatch.setattr("baselines.ecddp.cluster", lambda tokens, starts: members)
+    monkeypatch.setattr("tespec.pretraining.dense.cluster", lambda tokens, starts: members)
     # Token rows of the first view show row 0 and 0.8 of row 1; each of the second view shows half
     # of rows 1 and 2.
     boxes = (
@@ -134,8 +136,8 @@ def test_the_student_sees_masked_views_and_the_teacher_the_whole_square(monkeypa
 
 def test_masks_are_in_half_of_the_views_and_of_the_published_shares():
     torch.manual_seed(0)
-    model = ecddp(mask_ratio=own("ecddp").mask_ratio)
-    masks = model._masks(500, 12).flatten(0, 1).double()
+    masks = draw_spread_blocks(500, 12, own("ecddp").mask_ratio, ecddp_file.MIN_BLOCK)
+    masks = masks.flatten(0, 1).double()
     shares = masks.mean((1, 2))
     assert (shares > 0).sum() == 500
     assert shares.mean().item() == pytest.approx(0.065, abs=0.01)

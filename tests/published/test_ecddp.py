@@ -7,10 +7,11 @@ from published_values import assert_gradient, assert_loss, published
 from torch import nn
 
 from baselines import ecddp as ecddp_file
-from baselines.ecddp import AttentionPool, Ecddp
+from baselines.ecddp import Ecddp
 from tespec.core.config import pretraining_settings
 from tespec.models import build_backbone
 from tespec.pretraining.contrast import PrototypeHead
+from tespec.pretraining.dense import AttentionPool
 from tespec.pretraining.masking import block_mask
 from tespec.pretraining.method import own_settings
 from tespec.pretraining.views import crop_and_resize
@@ -58,7 +59,7 @@ def test_the_total_loss_and_its_gradients_are_the_authors(local_views, monkeypat
     monkeypatch.setattr(ecddp_file, "random_crops", lambda frames, side: frames)
     monkeypatch.setattr(ecddp_file, "pad_to", lambda frames, size: frames)
     monkeypatch.setattr(ecddp_file, "random_views", lambda *_: (next(drawn), values["in boxes"]))
-    monkeypatch.setattr(Ecddp, "_masks", lambda *_: values["in masks"])
+    monkeypatch.setattr(ecddp_file, "draw_spread_blocks", lambda *_: values["in masks"])
     monkeypatch.setattr(Ecddp, "_temperature", values["in temperature"])
     monkeypatch.setattr(torch, "rand", lambda *_: values["in kmeans"])
     model, outputs = model_on_tokens(local_views), {name: [] for name in HEADS}
