@@ -194,7 +194,8 @@ class Mem(EventMethod):
         features, state = self.mask_patch.encode(self.backbone, histograms, mask, state)
         # All segments have the same mask; padding is never masked. The positions are computed on
         # the CPU, which would wait for the GPU's result of data-dependent size.
-        masked = pad_to(blocks, tokens.shape[-2:]).repeat_interleave(segments, dim=0)
+        masked = pad_to(blocks, (tokens.shape[1], tokens.shape[2]))
+        masked = masked.repeat_interleave(segments, dim=0)  # (B * T, h, w)
         positions = sent(masked.flatten().nonzero().squeeze(1), histograms.device)  # (P,)
         logits = self.head(features, positions)  # (P, tokens)
         targets = tokens.flatten().index_select(0, positions)

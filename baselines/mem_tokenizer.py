@@ -239,7 +239,8 @@ class MemTokenizer(EventMethod):
             pixels = (255 * images).to(torch.uint8)
             operations = GEOMETRIC + PHOTOMETRIC
             images = rand_augment(pixels, operations, "bilinear") / 255
-        padded = pad_to(images, padded_size(*images.shape[-2:], cfg.unit))
+        height, width = images.shape[-2:]
+        padded = pad_to(images, padded_size(height, width, cfg.unit))
         logits = self.backbone.encoder(padded)  # (B * T, tokens, h, w)
         noise = gumbel_noise(logits)
         vectors = mixed_tokens(logits, noise, self._temperature, self.backbone.codebook)
@@ -265,10 +266,10 @@ class MemTokenizer(EventMethod):
         histograms = batch["histograms"]
         losses, _ = self.loss(batch, None)
         images = tokenizer_input(histograms.flatten(0, 1), cfg.hot, cfg.gamma)
-        size = images.shape[-2:]
-        tokens = self.backbone.tokens(pad_to(images, padded_size(*size, cfg.unit)))
+        height, width = images.shape[-2:]
+        tokens = self.backbone.tokens(pad_to(images, padded_size(height, width, cfg.unit)))
         vectors = self.backbone.codebook[tokens].permute(0, 3, 1, 2)
-        reconstruction = crop(self.backbone.decoder(vectors), size)
+        reconstruction = crop(self.backbone.decoder(vectors), (height, width))
         lanes = len(histograms)
         return {
             "loss": losses["loss"],
