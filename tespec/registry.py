@@ -70,7 +70,7 @@ def pretrained_methods() -> list[str]:
 
 
 def shipped_methods() -> list[str]:
-    """Names of this repository's methods, without importing torch; [] if entry points add others."""
+    """Names of this repository's methods, without importing torch; [] if packages add others."""
     return [] if entry_points(group=ENTRY_POINTS) else sorted(_shipped_modules())
 
 

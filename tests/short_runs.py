@@ -57,7 +57,7 @@ def stopped_after(step, by=signal.SIGINT, trained=0.0):
 
     def stopping(hook, loop, *arguments):
         if loop.step == step:
-            hook.began -= trained
+            hook.start_time -= trained
             hook.request_stop(by, None)
         original(hook, loop, *arguments)
 

@@ -312,13 +312,13 @@ def new_network(settings: Pretraining, data: PretrainData) -> PretrainMethod:
 
 
 def pretrain_method(settings: Pretraining) -> type[PretrainMethod]:
-    """Class of the method whose loss is trained: the recipe's, or another (`--set objective=NAME`)."""
+    """Return the class whose loss is trained: the recipe's, or that of `--set objective=NAME`."""
     register_methods()
     return METHODS.module_dict[settings.objective["type"]]
 
 
 def own_settings(objective: Mapping[str, Any]) -> Any:
-    """Build a method's settings from its name as `type` and values by name; invalid ones are refused."""
+    """Build a method's `cfg` from its name as `type` and values by name; refuse invalid ones."""
     register_methods()
     cfg = {key: value for key, value in objective.items() if key != "type"}
     return build(type(METHODS.module_dict[objective["type"]].recipe.objective), cfg, "objective")

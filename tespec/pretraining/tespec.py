@@ -111,7 +111,7 @@ class Reconstruction(NamedTuple):
 
 @METHODS.register_module(name="tespec")
 class Tespec(EventMethod):
-    """Mean squared error between decoder output and patch-normalised target video in masked patches.
+    """Reconstruct the patch-normalised target video in masked patches, by mean squared error.
 
     Patches are masked over a complete sequence. The target is the intensity video of all events by
     Eq. 7 or Eq. 6, or the input histograms (paper, table "Reconstruction Target"). The state of a
@@ -228,11 +228,12 @@ class Tespec(EventMethod):
         step, state = self.reconstruct(batch, state, mask)
         error = (step.prediction - step.target).square()
         zero_error = step.target.square()
-        visible = masked_mean(error, ~step.masked)
         if self.cfg.mask.ratio == 0:
-            loss_zero = masked_mean(zero_error, ~step.masked)
-            return {"loss": visible, "loss_all": visible, "loss_zero": loss_zero}, detach(state)
-        masked = masked_mean(error, step.masked)
+            loss = masked_mean(error, ~step.masked)
+            losses = {"loss": loss, "loss_all": loss}
+            return losses | {"loss_zero": masked_mean(zero_error, ~step.masked)}, detach(state)
+        masked = masked_mean(error, step.masked)  # first: weighs micro-batches, see `global_mean`
+        visible = masked_mean(error, ~step.masked)
         losses = {
             "loss": masked + self.cfg.visible_weight * visible,
             "loss_masked": masked,
@@ -248,10 +249,9 @@ class Tespec(EventMethod):
         cfg = self.cfg
         histograms = batch["histograms"]  # (B, T, 2 * bins, H, W)
         size = (histograms.shape[-2], histograms.shape[-1])
-        backbone_state: BackboneState = None
-        target_state: Tensor | None = None
-        if state is not None:
-            backbone_state, target_state = reset(state, batch["fresh"])
+        backbone_state, target_state = (
+            (None, None) if state is None else reset(state, batch["fresh"])
+        )
         video, target_state = self.target(histograms, target_state)
         target = video  # (B, T, planes, H, W)
         mean = video.new_zeros(())

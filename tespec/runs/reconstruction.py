@@ -91,6 +91,9 @@ def find_moments(model: Tespec, data: PretrainData, device: torch.device) -> dic
 
 
 def grey_image(planes: Tensor) -> Tensor:
-    """Grey image (H, W) of planes (planes, H, W): the only one, or positive minus negative counts."""
+    """Convert planes (planes, H, W) to a grey image (H, W).
+
+    That is the only plane, or positive minus negative counts.
+    """
     bins = len(planes) // 2
     return planes[bins:].sum(0) - planes[:bins].sum(0)

@@ -28,7 +28,7 @@ class Noise:
 
 def held_out(*windows, segments=2):
     data = object.__new__(EventData)
-    data.settings, data.own = SimpleNamespace(segments=segments, binning=Binning(10, "edges")), None
+    data.settings, data.cfg = SimpleNamespace(segments=segments, binning=Binning(10, "edges")), None
     data.held_out = [Noise(each) for each in windows]
     return data
 
