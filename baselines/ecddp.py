@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar
 import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
-from torch import Tensor, nn
+from torch import Tensor
 
 from baselines import COUNTS
 from tespec.core.distributed import global_mean
@@ -141,12 +141,6 @@ class Ecddp(EventMethod):
     def __init__(self, cfg: EcddpSettings, backbone: EventSwin) -> None:
         super().__init__()
         self.cfg = cfg
-        backbone.take_any_size()
-        # Torch's initialisation instead of timm's (model/network/swin_pretrain.py, init_all=False).
-        for stage in backbone.stage_modules():
-            for layer in stage.modules():
-                if isinstance(layer, nn.Linear):
-                    layer.reset_parameters()
         self.student = DenseNetwork(backbone, cfg.hidden, cfg.bottleneck, cfg.prototypes)
         self.teacher = momentum_copy(self.student)
         self.register_buffer("progress", torch.zeros((), dtype=torch.float64))

@@ -184,7 +184,8 @@ class DenseNetwork(nn.Module):
     """Backbone, feature pyramid, pooling, and heads of prototypes for patches, contexts and images.
 
     Args:
-        backbone: a Swin that takes inputs of any size.
+        backbone: a Swin, which takes inputs of any size from then on, and whose linear layers are
+            initialised anew.
         hidden: width of the heads' MLPs.
         bottleneck: dimensions of the prototypes.
         prototypes: number of prototypes.
@@ -192,6 +193,12 @@ class DenseNetwork(nn.Module):
 
     def __init__(self, backbone: EventSwin, hidden: int, bottleneck: int, prototypes: int) -> None:
         super().__init__()
+        backbone.take_any_size()
+        # Torch's initialisation instead of timm's (model/network/swin_pretrain.py, init_all=False).
+        for stage in backbone.stage_modules():
+            for layer in stage.modules():
+                if isinstance(layer, nn.Linear):
+                    layer.reset_parameters()
         channels = backbone.channels[-1]
         self.backbone = backbone
         self.pyramid = Pyramid(backbone.channels)
