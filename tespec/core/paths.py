@@ -14,7 +14,10 @@ RUNS = Path("runs") if INSTALLED else REPOSITORY / "runs"
 
 
 def cache_root() -> Path:
-    """Cache folder, which may not exist yet: `$TESPEC_CACHE`, else `tespec` in `$XDG_CACHE_HOME` or in `~/.cache`."""
+    """Return the cache folder, which may not exist yet.
+
+    That is `$TESPEC_CACHE`, else `tespec` in `$XDG_CACHE_HOME` or in `~/.cache`.
+    """
     if chosen := os.environ.get("TESPEC_CACHE"):
         return Path(chosen)
     caches = Path(os.environ.get("XDG_CACHE_HOME", ""))

@@ -88,16 +88,16 @@ class Method:
         Raises:
             UserError: names the supported architectures.
         """
-        option = f"--method {name}"
         if not cls.architectures:
-            raise UserError(
-                option, "is a component of another method, not a backbone", "see --list"
-            )
+            what = "is a component of another method, not a backbone"
+            raise UserError(f"--method {name}", what, "see --list")
         if arch not in cls.architectures:
             what = (
                 f"{cls.row.title} with {cls.row.backbone} is {' or '.join(cls.architectures)} only"
             )
-            raise UserError(f"{option} --arch {arch}", what, f"use --arch {cls.architectures[0]}")
+            raise UserError(
+                f"--method {name} --arch {arch}", what, f"use --arch {cls.architectures[0]}"
+            )
 
 
 class PretrainMethod(Method, nn.Module):
@@ -110,6 +110,7 @@ class PretrainMethod(Method, nn.Module):
 
     Optional hooks: `before_step(progress)` is called when the gradients of a step are complete,
     `after_step(progress)` after each step, with the completed fraction of the training.
+    `load_required(path)` loads the network of `requires` before the first step.
     """
 
     data_type: ClassVar[type[PretrainData]]  # class of the data; set by the base classes
@@ -123,7 +124,7 @@ class PretrainMethod(Method, nn.Module):
     # names it, whose weights the user may give as "objective.KEY_weights". It is pre-trained first,
     # and `load_required` receives its file (`tespec.runs.required`).
     requires: ClassVar[str] = ""
-    shared_rng = True  # whether all ranks draw the same random numbers
+    shared_rng: ClassVar[bool] = True  # whether all ranks draw the same random numbers
     backbone: Backbone
 
     def loss(self, batch: Batch, state: Any) -> tuple[dict[str, Tensor], Any]:
@@ -156,10 +157,6 @@ class PretrainMethod(Method, nn.Module):
         """Convert the means of `val_losses` over the validation data into metrics of the record."""
         return {name: mean.item() for name, mean in means.items()}
 
-    def load_required(self, path: Path) -> None:
-        """Load the network of `requires` from its file, before the first step."""
-        raise NotImplementedError(f"{type(self).__name__} has `requires`, but no load_required")
-
     @classmethod
     def from_settings(cls, cfg: Any, settings: Pretraining, data: PretrainData) -> Self:
         """Build the method with a randomly initialised backbone.
@@ -181,19 +178,20 @@ class PretrainMethod(Method, nn.Module):
         Raises:
             UserError: if the method masks patches and the backbone is not a Swin.
         """
-        size = padded_size(*data.size)
         backbone = build_backbone(
             settings.backbone,
             settings.recurrent,
             settings.bins,
-            size,
+            padded_size(*data.size),
             data.channels,
             settings.drop_path,
         )
         if cls.masks_patches and not isinstance(backbone, EventSwin):
-            where = f"objective {settings.objective['type']}"
-            what = f"{settings.backbone} has no patches to mask"
-            raise UserError(where, what, "choose a Swin with --backbone")
+            raise UserError(
+                f"objective {settings.objective['type']}",
+                f"{settings.backbone} has no patches to mask",
+                "choose a Swin with --backbone",
+            )
         return backbone
 
 
@@ -270,20 +268,21 @@ class PairMethod(PretrainMethod):
     @classmethod
     def from_settings(cls, cfg: Any, settings: Pretraining, data: PretrainData) -> Self:
         """Build the method with two randomly initialised backbones, for events and for images."""
-        size = padded_size(*data.size)
-        images = build_backbone(settings.backbone, False, settings.bins, size, in_channels=1)
+        images = build_backbone(
+            settings.backbone, False, settings.bins, padded_size(*data.size), in_channels=1
+        )
         return cls(cfg, cls.new_backbone(settings, data), images)
 
 
 def find_method(name: str) -> type[Method]:
     """Return the registered method of that name; for an unknown name, the message suggests one."""
-    option = f"--method {name}"
     method: type[Method] | None = METHODS.module_dict.get(name)
     if method is None:
-        raise UserError(option, "unknown method", suggest(name, sorted(METHODS.module_dict)))
+        known = sorted(METHODS.module_dict)
+        raise UserError(f"--method {name}", "unknown method", suggest(name, known))
     if not hasattr(method, "row"):
         remedy = f"set {method.__name__}.row = TableRow(title=...)"
-        raise UserError(option, "has no title for its table row", remedy)
+        raise UserError(f"--method {name}", "has no title for its table row", remedy)
     return method
 
 
@@ -307,8 +306,7 @@ def open_pretraining(
 
 def new_network(settings: Pretraining, data: PretrainData) -> PretrainMethod:
     """Build the method of the settings with a randomly initialised backbone for `data`."""
-    method = pretrain_method(settings)
-    return method.from_settings(own_settings(settings.objective), settings, data)
+    return pretrain_method(settings).from_settings(own_settings(settings.objective), settings, data)
 
 
 def pretrain_method(settings: Pretraining) -> type[PretrainMethod]:

@@ -207,8 +207,8 @@ class Tespec(EventMethod):
         unit = self.cfg.mask.unit
         rows = -(-histograms.shape[-2] // unit)
         columns = -(-histograms.shape[-1] // unit)
-        mask = random_masks(len(histograms), rows, columns, self.cfg.mask.ratio)
-        return sent(mask, histograms.device)
+        masks = random_masks(len(histograms), rows, columns, self.cfg.mask.ratio)
+        return sent(masks, histograms.device)
 
     def masked_losses(
         self, batch: Batch, state: State | None, mask: Tensor
@@ -297,5 +297,4 @@ class Tespec(EventMethod):
 
 def masked_mean(values: Tensor, pixels: Tensor) -> Tensor:
     """Mean of values (B, T, planes, H, W) over the pixels where (B, 1, 1, H, W) is True."""
-    count = pixels.sum() * values.shape[1] * values.shape[2]
-    return global_mean((values * pixels).sum(), count)
+    return global_mean((values * pixels).sum(), pixels.sum() * values.shape[1] * values.shape[2])

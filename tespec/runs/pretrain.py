@@ -86,7 +86,7 @@ def pretrain(
     )
     require_stored(recordings_of(opened), settings.downsample, overrides)
     seed_everything(derive(seed, "model"))
-    model = new_network(settings, opened)
+    model: Any = new_network(settings, opened)
     if required:
         model.load_required(required)
     run = Run(

@@ -99,7 +99,7 @@ def test_neighbours_are_mixed_by_mixup_or_cutmix_and_their_classes_alike():
         assert pairs in ({(0, 1), (0, 4), (1, 2), (2, 3)}, set())
         shares[frames[0].unique().numel() == 2].append(targets[0].max().item())
     assert len(shares[True]) / 400 == pytest.approx(0.5, abs=0.08)
-    assert (model.own.mixup, model.own.cutmix) == (0.8, 1.0)
+    assert (model.cfg.mixup, model.cfg.cutmix) == (0.8, 1.0)
     # mean of the larger share by Beta(1, 1)
     assert np.mean(shares[True]) == pytest.approx(0.75, abs=0.04)
     assert np.mean(shares[False]) == pytest.approx(0.77, abs=0.04)  # Beta(0.8, 0.8)

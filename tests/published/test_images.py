@@ -151,7 +151,7 @@ def timm_name(name):
     name = re.sub(
         r"layers\.(\d)\.downsample", lambda stage: f"layers.{int(stage[1]) + 1}.downsample", name
     )
-    name = re.sub(r"^head", "classify", name)
+    name = re.sub(r"^head", "classifier", name)
     for old, new in (("linear_hidden.1", "0"), ("linear_hidden.2", "1"), ("linear_out", "3")):
         name = name.replace(old, new)
     return f"backbone.swin.{name}" if name.startswith(("layers", "patch_embed")) else name
