@@ -49,7 +49,10 @@ def test_an_event_frame_says_where_events_of_each_polarity_were():
 
 
 def test_each_loss_sees_what_it_may_see():
-    """Masked pixels of the frame are targets, never input; events help to reconstruct it only in the fused loss."""
+    """Masked pixels of the frame are targets, never input.
+
+    Events help to reconstruct the frame in the fused loss alone.
+    """
     model, given = network(), pairs(LANES)
     pixels = masked_pixels(model, given, 1)[:, None, None]
     unseen = {"images": torch.where(pixels, pairs(LANES, 1)["images"], given["images"])}
@@ -124,7 +127,10 @@ def test_the_embedding_is_a_learned_sum_of_the_decoders_tokens():
 
 
 def test_the_fusion_is_the_published_one():
-    """The norm's output replaces the residual stream, the MLP starts with a scale of 1e-5, positions are sinusoidal."""
+    """The norm's output replaces the residual stream, and the MLP starts with a scale of 1e-5.
+
+    Positions are sinusoidal.
+    """
     torch.manual_seed(0)
     fusion = Fusion(8, 4, (64, 96)).double()  # 2 x 3 tokens
     # Half of the channels encode the column, half the row, each as sines, then cosines.

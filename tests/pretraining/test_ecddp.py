@@ -1,4 +1,4 @@
-"""ECDDP: losses match the published formulas, masks the published shares; memory and the freeze of prototypes.
+"""ECDDP: losses and masks are the published ones; memory, and the freeze of prototypes.
 
 `tests/published/test_ecddp.py` compares losses, starts and schedules with values of the authors'
 functions.
@@ -56,7 +56,7 @@ def same(found, plain, inputs):
 
 
 def test_the_patch_loss_is_the_published_formula():
-    """iBOT loss, model/network/loss.py: mean over all views, half of which are masked, times two."""
+    """iBOT loss, model/network/loss.py: mean over all crops, half of which are masked, times two."""
     model, seen, taught = taught_otherwise(), [maps(0), maps(1)], [maps(3), maps(4)]
     masks = torch.zeros(2, LANES, PLACES, PLACES, dtype=torch.bool)
     masks[0, 0, 1:3, 1] = masks[1, 1, 0] = masks[1, 2, 3, 3] = True
@@ -161,7 +161,7 @@ def test_memory_is_carried_over_the_segments_and_its_weights_are_trained():
 
 @torch.no_grad()
 def test_segments_of_a_sequence_share_views_and_masks_and_only_memory_tells_them_apart():
-    """Of two equal segments, feed-forward networks draw views and masks anew; recurrent ones start at zero memory."""
+    """Feed-forward networks draw crops and masks anew for the second of two equal segments."""
     frame = events(lanes=2, segments=1)["histograms"]
     for recurrent, (lanes, segments) in ((True, (2, 2)), (False, (4, 1))):
         model, given = ecddp(recurrent=recurrent), []
@@ -186,7 +186,7 @@ def test_single_segments_do_not_train_memory_and_are_refused():
         new_network(settings, open_pretraining(settings, None, SIZE))
 
 
-def test_prototypes_are_trained_from_the_second_epoch_on_with_gradients_that_are_clipped_without_theirs():
+def test_prototypes_are_trained_from_the_second_epoch_on_and_not_clipped_before():
     how = dataclasses.replace(
         pretraining_settings("ecddp", "paper").optimisation, steps=4, warmup_steps=0
     )

@@ -170,7 +170,7 @@ def test_blocks_mask_the_published_share():
 
 
 def test_what_is_named_is_what_is_masked_in_every_segment(monkeypatch):
-    """If a frame is smaller than the backbone's padded input, tokens and masks have rows of different lengths."""
+    """Rows of tokens and of masks have different lengths if the backbone pads the frame."""
     model, seen, grid = network().eval(), [], (2, 2, 4, 6)  # lanes, segments, rows, columns
     logits = torch.randn(*grid, 24, generator=torch.Generator().manual_seed(0))
     tokens = (7 * torch.arange(2 * 2 * 4 * 6) % 24).view(grid)

@@ -17,7 +17,7 @@ KINDS = (v2.ColorJitter, v2.RandomGrayscale, v2.RandomSolarize)
 
 
 def test_the_loss_is_the_published_formula_and_the_queues_keep_the_newest_keys():
-    """Loss of models/moby.py: a query of one view is contrasted with the other view's key and queue."""
+    """models/moby.py: a query is contrasted with the key and the queue of the other crop."""
     model, batch = moby(queue=6).eval(), {"views": views(lanes=4)}
     for name, parameter in model.named_parameters():
         if name.startswith("momentum"):  # so that they differ from the trained networks

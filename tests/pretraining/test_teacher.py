@@ -120,11 +120,13 @@ def test_other_teachers_are_refused_before_data_is_opened(kind, teacher, weights
     [
         (
             Ecdp,
-            "vit_base_patch32_clip_quickgelu_224.openai, from huggingface.co/timm/vit_base_patch32_clip_224.openai",
+            "vit_base_patch32_clip_quickgelu_224.openai, "
+            "from huggingface.co/timm/vit_base_patch32_clip_224.openai",
         ),
         (
             ScaleEvent,
-            "vit_small_patch16_dinov3.lvd1689m, from huggingface.co/timm/vit_small_patch16_dinov3.lvd1689m",
+            "vit_small_patch16_dinov3.lvd1689m, "
+            "from huggingface.co/timm/vit_small_patch16_dinov3.lvd1689m",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""ECDDP against values of the authors' functions: losses, views, masks, schedules, initial weights, evaluation."""
+"""ECDDP against values of the authors' functions, from its losses to its evaluation."""
 
 import pytest
 import torch
@@ -31,7 +31,10 @@ def noise(number, shape):
 
 
 def model_on_tokens(local_views):
-    """Model whose networks return their input as tokens, with heads as in the file; the teacher's are reversed."""
+    """Build a model whose networks return their input as tokens, with heads as in the file.
+
+    The teacher's tokens are reversed.
+    """
     model = ecddp(hidden=16, bottleneck=8, prototypes=32, clusters=8, local_views=local_views)
     for network, first in ((model.student, 0), (model.teacher, 500)):
         parts = {name: PrototypeHead(32, 16, 8, 32) for name in HEADS} | {

@@ -1,4 +1,4 @@
-"""MoBY, ImageNet-supervised and TESPEC: losses, schedules and parameter groups of their authors' code."""
+"""MoBY, ImageNet and TESPEC: losses, schedules and parameter groups of their authors' code."""
 
 import random
 import re
@@ -146,7 +146,7 @@ def test_every_rate_of_a_training_is_timms(schedule, prefix, warmup):
 
 
 def timm_name(name):
-    """Name in this harness of a parameter of Microsoft's Swin, ImageNet's classifier or MoBY's heads."""
+    """Translate the name of a parameter of Microsoft's Swin, the classifier or MoBY's heads."""
     name = name.removeprefix("encoder.")
     name = re.sub(
         r"layers\.(\d)\.downsample", lambda stage: f"layers.{int(stage[1]) + 1}.downsample", name
@@ -205,7 +205,7 @@ def test_classification_losses_and_mixed_labels():
 
 
 def test_labels_are_mixed_as_published(monkeypatch):
-    """Theirs mixes the first image with the last and so on, ours neighbours, into which the labels are sorted."""
+    """Theirs mixes the first image with the last and so on, ours neighbours, as sorted here."""
     values, model = (
         published("images_classification"),
         Imagenet(own("imagenet"), backbone(channels=1), 20),

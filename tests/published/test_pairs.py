@@ -1,4 +1,4 @@
-"""ECDP and ScaleEvent against values of the authors' own functions (tests/data/published/README.md)."""
+"""ECDP and ScaleEvent against values of the authors' functions (tests/data/published)."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ from tespec.training.optimizer import learning_rate, weight_decay
 
 
 def ecdp(values, **changes):
-    """ECDP with the given outputs of its heads, features of its image network and weights of its linear layer."""
+    """Build ECDP with given outputs of its heads and teacher, and weights of its linear layer."""
     width, features = values["in linear"].shape
     teacher = Teacher(backbone(channels=1, seed=1), 1, SIZE, global_features=True)
     model = Ecdp(own("ecdp", hidden=8, out=width, **changes), backbone(), teacher).eval()
@@ -103,7 +103,7 @@ def test_scaleevent_loss_and_gradients(weights, loss, gradient):
 
 
 def test_scaleevent_optimizer():
-    """The learning rate differs, as declared: the encoder does not start from the teacher's weights."""
+    """The learning rate differs, as declared: the encoder starts from random weights."""
     values, recipe = published("pairs_scaleevent_schedule"), ScaleEvent.recipe.optimisation
     assert recipe.betas == tuple(values["out betas"].tolist())
     assert (recipe.clip.by, recipe.clip.at) == ("norm", values["out max_norm"].item())

@@ -1,4 +1,4 @@
-"""CM3AE and MEM against values of their authors' own functions; `tests/data/published/README.md` names each one."""
+"""CM3AE and MEM against values of their authors' functions (tests/data/published/README.md)."""
 
 import numpy as np
 import pytest
@@ -99,7 +99,7 @@ def test_cm3aes_fusion_is_its_authors():
 
 
 def test_cm3ae_is_trained_as_its_authors_train():
-    """Positions, learning rate and weight decay, the parameters that decay, clipped gradients, initial values."""
+    """Positions, schedules, the parameters that decay, clipped gradients, initial values."""
     values = published("recon_cm3ae_training")
     torch.testing.assert_close(
         position_embedding((3, 3), 16), values["out positions"], rtol=0, atol=1e-6
@@ -150,7 +150,7 @@ def test_cm3ae_is_trained_as_its_authors_train():
 
 
 def test_cm3aes_decoder_has_its_authors_size():
-    """models/mae.py, mae_vit_base_patch16: eight blocks of width 512 with 16 heads, which draw patches of 16 px."""
+    """models/mae.py, mae_vit_base_patch16: eight blocks of width 512 with 16 heads."""
     backbones = (
         build_backbone("swin_micro", False, 2, (64, 96), channels) for channels in (None, 1)
     )
@@ -278,7 +278,7 @@ def test_mems_loss_is_its_authors(monkeypatch):
 
 
 def test_mem_and_its_tokenizer_are_trained_as_their_authors_train():
-    """Learning rates and temperature; the tokenizer's rate falls once an epoch there, evenly here."""
+    """The tokenizer's learning rate falls once an epoch there, evenly here."""
     values = published("recon_mem_training")
     for name, prefix, rtol in (("mem", "", 1e-6), ("mem-tokenizer", "tokenizer_", 1.1e-3)):
         how = pretraining_settings(name, "paper").optimisation
