@@ -187,8 +187,8 @@ class PrototypeHead(nn.Module):
             if isinstance(layer, nn.Linear):
                 nn.init.trunc_normal_(layer.weight, std=0.02)
                 nn.init.zeros_(layer.bias)
-        last_layer = nn.Linear(bottleneck, prototypes, bias=False)
-        self.directions = nn.Parameter(last_layer.weight.detach())
+        directions = nn.Linear(bottleneck, prototypes, bias=False).weight.detach()
+        self.directions = nn.Parameter(directions)
         self.lengths = nn.Parameter(torch.ones(prototypes, 1))
 
     @in_fp32

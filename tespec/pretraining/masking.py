@@ -81,7 +81,12 @@ def replace_masked(tokens: Tensor, mask: Tensor, patch: Tensor) -> Tensor:
 
 
 def grid_size(size: Sequence[int], unit: int) -> tuple[int, int]:
-    """Count the rows and columns of units of `unit` px that cover (H, W) `size` in px."""
+    """Count the rows and columns of units that cover a frame.
+
+    Args:
+        size: height and width of the frame in px.
+        unit: side of a unit in px.
+    """
     return -(-size[0] // unit), -(-size[1] // unit)
 
 

@@ -11,7 +11,6 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torchvision.transforms.functional import InterpolationMode, center_crop, resize
-from typing_extensions import Self
 
 from tespec.core.config import pretraining_settings
 from tespec.core.errors import UserError
@@ -20,8 +19,7 @@ from tespec.datasets.images import as_input
 from tespec.models.backbone import Backbone, build_backbone
 from tespec.models.layers import pad_to, padded_size
 from tespec.pretraining.contrast import pooled
-from tespec.pretraining.data import PretrainData
-from tespec.pretraining.method import PairMethod
+from tespec.pretraining.method import PairMethod, PretrainData
 from tespec.weights.load import load_backbone
 
 TOKEN = 16  # px; side of a token, the stride of a ViT's patches and of the third stage
@@ -134,7 +132,7 @@ class TeacherMethod(PairMethod):
     teacher: Teacher
 
     @classmethod
-    def from_settings(cls, cfg: Any, settings: Pretraining, data: PretrainData) -> Self:
+    def from_settings(cls, cfg: Any, settings: Pretraining, data: PretrainData) -> "TeacherMethod":
         teacher = cls.build_teacher(cfg.teacher, settings, padded_size(*data.size))
         return cls(cfg, cls.new_backbone(settings, data), teacher)
 

@@ -40,8 +40,9 @@ def draw_boxes(draws: Tensor, size: Sequence[int], scale: tuple[float, float]) -
         a flipped crop are swapped.
     """
     height, width = size
-    area, aspect = draws[..., : 2 * TRIES].double().chunk(2, dim=-1)
-    down, right, flip = draws[..., 2 * TRIES :].double().unbind(-1)
+    draws = draws.double()
+    area, aspect = draws[..., : 2 * TRIES].chunk(2, dim=-1)
+    down, right, flip = draws[..., 2 * TRIES :].unbind(-1)
     area = (scale[0] + area * (scale[1] - scale[0])) * height * width
     aspect = (math.log(ASPECT[0]) + aspect * math.log(ASPECT[1] / ASPECT[0])).exp() * width / height
     rows = (area / aspect).sqrt().round().clamp(min=1)
