@@ -89,14 +89,14 @@ class Method:
             UserError: names the supported architectures.
         """
         if not cls.architectures:
-            what = "is a component of another method, not a backbone"
-            raise UserError(f"--method {name}", what, "see --list")
-        if arch not in cls.architectures:
-            what = (
-                f"{cls.row.title} with {cls.row.backbone} is {' or '.join(cls.architectures)} only"
-            )
             raise UserError(
-                f"--method {name} --arch {arch}", what, f"use --arch {cls.architectures[0]}"
+                f"--method {name}", "is a component of another method, not a backbone", "see --list"
+            )
+        if arch not in cls.architectures:
+            raise UserError(
+                f"--method {name} --arch {arch}",
+                f"{cls.row.title} with {cls.row.backbone} is {' or '.join(cls.architectures)} only",
+                f"use --arch {cls.architectures[0]}",
             )
 
 
@@ -281,8 +281,11 @@ def find_method(name: str) -> type[Method]:
         known = sorted(METHODS.module_dict)
         raise UserError(f"--method {name}", "unknown method", suggest(name, known))
     if not hasattr(method, "row"):
-        remedy = f"set {method.__name__}.row = TableRow(title=...)"
-        raise UserError(f"--method {name}", "has no title for its table row", remedy)
+        raise UserError(
+            f"--method {name}",
+            "has no title for its table row",
+            f"set {method.__name__}.row = TableRow(title=...)",
+        )
     return method
 
 
