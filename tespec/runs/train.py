@@ -302,7 +302,9 @@ class CheckpointHook:
     def after_train_iter(
         self, trainer: Trainer, step: int, batch: Any = None, outputs: Any = None
     ) -> None:
-        """Save a checkpoint, if one is due on any rank; see `CurveHook.after_train_iter`.
+        """Save a checkpoint, if one is due on any rank.
+
+        The arguments are those of `CurveHook.after_train_iter`.
 
         Raises:
             KeyboardInterrupt: after Ctrl-C.
@@ -336,7 +338,12 @@ class CheckpointHook:
             raise (KeyboardInterrupt if stop_signal == signal.SIGINT else Preempted)(message)
 
     def request_stop(self, number: int, frame: FrameType | None) -> None:
-        """Handle the signal `number`; a second Ctrl-C stops immediately."""
+        """Handle a signal; a second Ctrl-C stops immediately.
+
+        Args:
+            number: of the signal.
+            frame: unused.
+        """
         if self._stop_signal and number == signal.SIGINT:
             raise KeyboardInterrupt("stopped immediately; earlier checkpoints are complete")
         self._stop_signal = number
