@@ -1,7 +1,7 @@
 """SSL methods that TESPEC is compared with, one file each."""
 
 # Methods by name, and their modules, so that names are known without importing torch.
-METHODS = {
+MODULES = {
     "scratch": "baselines.scratch",
     "rvt": "baselines.scratch",
     "imagenet": "baselines.imagenet",

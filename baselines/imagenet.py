@@ -67,9 +67,11 @@ class ImagenetSettings(ViewSettings):
         try:
             create_transform(self.size, is_training=True, auto_augment=self.augment)
         except (AssertionError, KeyError, ValueError) as error:
-            what = f"timm has no augmentation {self.augment!r}"
-            remedy = "write it as in rand-m9-mstd0.5-inc1"
-            raise UserError("objective.augment", what, remedy) from error
+            raise UserError(
+                "objective.augment",
+                f"timm has no augmentation {self.augment!r}",
+                "write it as in rand-m9-mstd0.5-inc1",
+            ) from error
 
 
 @METHODS.register_module(name="imagenet")
@@ -130,12 +132,18 @@ class Imagenet(ImageMethod):
     def from_settings(cls, cfg: Any, settings: Pretraining, data: PretrainData) -> Self:
         images = getattr(data, "images", None)
         if images and images.flat:
-            remedy = "sort its images into a folder for each class, or remove it"
-            raise UserError(images.flat[0], "holds images outside of folders of classes", remedy)
+            raise UserError(
+                images.flat[0],
+                "holds images outside of folders of classes",
+                "sort its images into a folder for each class, or remove it",
+            )
         classes = len(images.classes) if images else IMAGENET_CLASSES
         if classes < 2:
-            remedy = "use a folder with one folder of images per class"
-            raise UserError(data.root, f"its images are in {classes} folder", remedy)
+            raise UserError(
+                data.root,
+                f"its images are in {classes} folder",
+                "use a folder with one folder of images per class",
+            )
         return cls(cfg, cls.new_backbone(settings, data), classes)
 
     @classmethod
@@ -162,7 +170,11 @@ class Imagenet(ImageMethod):
         return (v2.Compose([crop, v2.Grayscale()]) if grey else crop,)
 
     def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:
-        """Return "loss" and "accuracy"; a mixed image counts by its larger part."""
+        """Classify the images of a batch.
+
+        Returns:
+            "loss", and "accuracy", in which a mixed image counts by its larger part; and None.
+        """
         images = as_input(batch["views"]).squeeze(1)  # (B, C, H, W)
         targets = batch["labels"]  # (B,), or (B, classes) if images are mixed
         if self.training and (self.cfg.mixup or self.cfg.cutmix):
@@ -171,7 +183,11 @@ class Imagenet(ImageMethod):
         return self._losses(features[-1], targets), None
 
     def val_losses(self, batch: dict[str, Tensor], state: None) -> tuple[dict[str, Tensor], None]:
-        """Return the loss, and the accuracy in percent."""
+        """Classify the images of a validation batch.
+
+        Returns:
+            "loss", and "accuracy" in percent; and None.
+        """
         losses, _ = self.loss(batch, None)
         return {"loss": losses["loss"], "accuracy": 100 * losses["accuracy"]}, None
 
@@ -203,9 +219,11 @@ class Imagenet(ImageMethod):
         cfg = self.cfg
         count = len(labels)
         if count % 2:
-            what = f"mixup and cutmix need an even batch, and a rank has {count} images"
-            remedy = "use an even number, or set objective.mixup and objective.cutmix to 0"
-            raise UserError("batch_size", what, remedy)
+            raise UserError(
+                "batch_size",
+                f"mixup and cutmix need an even batch, and a rank has {count} images",
+                "use an even number, or set objective.mixup and objective.cutmix to 0",
+            )
         mixup = Mixup(
             cfg.mixup,
             cfg.cutmix,

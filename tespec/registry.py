@@ -76,7 +76,7 @@ def shipped_methods() -> list[str]:
 
 def _shipped_modules() -> dict[str, str]:
     packages = map(importlib.import_module, ("tespec.pretraining", "baselines"))
-    return {name: module for package in packages for name, module in package.METHODS.items()}
+    return {name: module for package in packages for name, module in package.MODULES.items()}
 
 
 @cache
@@ -121,9 +121,12 @@ def _named_errors(source: str | Path) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
+        path = str(Path(source).absolute())
         frames = traceback.extract_tb(error.__traceback__)
-        own_lines = [frame.lineno for frame in frames if frame.filename == str(source)]
-        line = error.lineno if isinstance(error, SyntaxError) else (own_lines or [None])[-1]
-        where = source if line is None else f"{source}:{line}"
-        what = f"cannot be imported ({type(error).__name__}: {error})"
-        raise UserError(where, what, "fix the file") from error
+        lines = [frame.lineno for frame in frames if frame.filename == path]
+        if isinstance(error, SyntaxError) and error.filename == path:
+            lines = [error.lineno]
+        where = f"{source}:{lines[-1]}" if lines else source
+        raise UserError(
+            where, f"cannot be imported ({type(error).__name__}: {error})", "fix the file"
+        ) from error

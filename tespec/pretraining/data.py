@@ -63,11 +63,15 @@ class _Data:
         if not settings.recurrent:
             return
         if self.unordered:
-            what = f"{self.unordered} have no order in time"
-            raise UserError("recurrent", what, "set it to false")
+            raise UserError(
+                "recurrent", f"{self.unordered} have no order in time", "set it to false"
+            )
         if settings.sampling == "random" and settings.segments == 1:
-            what = "chunks of one window have no state to carry, so memory is not trained"
-            raise UserError("recurrent", what, "set sampling to stream, or segments to 2 or more")
+            raise UserError(
+                "recurrent",
+                "chunks of one window have no state to carry, so memory is not trained",
+                "set sampling to stream, or segments to 2 or more",
+            )
 
 
 class EventData(_Data):
@@ -111,7 +115,12 @@ class EventData(_Data):
         raise UserError(root, what, f"use {option}, or longer recordings")
 
     def split(self, root: Path, skip_damaged: bool) -> TrainValSplit:
-        """Split the recordings in `root`; sets `root`, `size`, `damaged` and `notes`."""
+        """Split the recordings of a folder, and set `root`, `size`, `damaged` and `notes`.
+
+        Args:
+            root: folder of the recordings.
+            skip_damaged: whether to skip unreadable recordings instead of refusing them.
+        """
         settings = self.settings
         split = divide(root, settings.window_ms, settings.downsample, settings.sensor, skip_damaged)
         self.root = root
@@ -148,7 +157,12 @@ class EventData(_Data):
         return StepBatches(self.train, self.settings, seed, shard)
 
     def blank_batch(self, lanes: int, device: torch.device) -> Batch:
-        """Return a batch of `lanes` sequences of zeros, for estimating the cost of a step."""
+        """Return a batch of zeros, for estimating the cost of a step.
+
+        Args:
+            lanes: number of sequences, images or pairs.
+            device: device of the batch, such as "meta".
+        """
         shape = (lanes, self.settings.segments, 2 * self.settings.bins, *self.size)
         histograms = torch.zeros(shape, dtype=torch.uint8, device=device)
         fresh = torch.zeros(lanes, dtype=torch.bool, device=device)
@@ -232,13 +246,22 @@ class ImageData(_Data):
         super().__init__(settings, method, cfg, (cfg.size, cfg.size))
 
     def open(self, root: Path, skip_damaged: bool = False) -> None:
-        """Find the images in `root`; too few are refused."""
+        """Find the images of a folder.
+
+        Args:
+            root: folder of the images.
+            skip_damaged: unused; images are read during the training.
+
+        Raises:
+            UserError: if there are too few for a validation.
+        """
         self.root = root
         self.images = images.open_images(root)
         min_count = self.method.min_batch_size
         if len(self.images.held_out) < min_count:
-            what = f"fewer than {min_count} images are left for validation"
-            raise UserError(root, what, "add images")
+            raise UserError(
+                root, f"fewer than {min_count} images are left for validation", "add images"
+            )
         self.notes = tuple(_skipped(self.images))
 
     def fingerprint(self) -> str:
@@ -308,16 +331,22 @@ class PairData(EventData):
         """
         # before the recordings are packed
         if not any((path / IMAGES).is_dir() for path in find_recordings(root)):
-            what = f"no recording has images in {IMAGES}/"
-            raise UserError(root, what, "give recordings of the DDD17 archive")
+            raise UserError(
+                root,
+                f"no recording has images in {IMAGES}/",
+                "give recordings of the DDD17 archive",
+            )
         split = self.split(root, skip_damaged)
         window_ms = self.settings.window_ms
         self.train = images.paired(split.train, window_ms)
         self.held_out = images.subsample(images.paired(split.held_out, window_ms), VAL_PAIRS)
         min_count = self.method.min_batch_size
         if sum(map(len, self.held_out)) < min_count:
-            what = f"fewer than {min_count} pairs are left for validation"
-            raise UserError(root, what, "use longer recordings, or more of them")
+            raise UserError(
+                root,
+                f"fewer than {min_count} pairs are left for validation",
+                "use longer recordings, or more of them",
+            )
 
     def fingerprint(self) -> str:
         """Return a hash of the recordings, and of the names and sizes of their images."""

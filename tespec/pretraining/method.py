@@ -89,14 +89,14 @@ class Method:
             UserError: names the supported architectures.
         """
         if not cls.architectures:
-            what = "is a component of another method, not a backbone"
-            raise UserError(f"--method {name}", what, "see --list")
-        if arch not in cls.architectures:
-            what = (
-                f"{cls.row.title} with {cls.row.backbone} is {' or '.join(cls.architectures)} only"
-            )
             raise UserError(
-                f"--method {name} --arch {arch}", what, f"use --arch {cls.architectures[0]}"
+                f"--method {name}", "is a component of another method, not a backbone", "see --list"
+            )
+        if arch not in cls.architectures:
+            raise UserError(
+                f"--method {name} --arch {arch}",
+                f"{cls.row.title} with {cls.row.backbone} is {' or '.join(cls.architectures)} only",
+                f"use --arch {cls.architectures[0]}",
             )
 
 
@@ -196,7 +196,25 @@ class PretrainMethod(Method, nn.Module):
 
 
 class EventMethod(PretrainMethod):
-    """A method that learns from event histograms of recordings; see `EventData` for its batches."""
+    """A method that learns from event histograms of recordings; see `EventData` for its batches.
+
+    >>> import torch
+    >>> class SmallFeatures(EventMethod):
+    ...     row = TableRow(title="Small features")
+    ...
+    ...     def __init__(self, cfg, backbone):
+    ...         super().__init__()
+    ...         self.cfg = cfg
+    ...         self.backbone = backbone
+    ...
+    ...     def loss(self, batch, state):
+    ...         features, _ = self.backbone(batch["histograms"])
+    ...         return {"loss": features[-1].square().mean()}, None
+    >>> method = SmallFeatures(None, EventSwin("swin_micro", recurrent=False, img_size=(64, 96)))
+    >>> losses, _ = method.loss({"histograms": torch.zeros(2, 1, 20, 64, 96)}, None)
+    >>> losses["loss"].shape
+    torch.Size([])
+    """
 
     data_type = EventData
     # lanes of a validation batch without memory, at least `min_batch_size`; with memory, a batch
@@ -259,9 +277,14 @@ class PairMethod(PretrainMethod):
     def augment(
         cls, cfg: Any, histogram: NDArray[np.uint8], generator: np.random.Generator
     ) -> NDArray[np.uint8]:
-        """Augment a training histogram (1, 2 * bins, H, W) in the workers of the data loader.
+        """Augment a training histogram in the workers of the data loader.
 
         Most methods augment the batch in `loss` instead.
+
+        Args:
+            cfg: settings of the method.
+            histogram: (1, 2 * bins, H, W).
+            generator: seeded for each pair.
         """
         return histogram
 
@@ -281,8 +304,11 @@ def find_method(name: str) -> type[Method]:
         known = sorted(METHODS.module_dict)
         raise UserError(f"--method {name}", "unknown method", suggest(name, known))
     if not hasattr(method, "row"):
-        remedy = f"set {method.__name__}.row = TableRow(title=...)"
-        raise UserError(f"--method {name}", "has no title for its table row", remedy)
+        raise UserError(
+            f"--method {name}",
+            "has no title for its table row",
+            f"set {method.__name__}.row = TableRow(title=...)",
+        )
     return method
 
 
@@ -305,7 +331,15 @@ def open_pretraining(
 
 
 def new_network(settings: Pretraining, data: PretrainData) -> PretrainMethod:
-    """Build the method of the settings with a randomly initialised backbone for `data`."""
+    """Build the method of the settings with a randomly initialised backbone.
+
+    Args:
+        settings: of the pre-training.
+        data: gives the input size and channels of the backbone.
+
+    Raises:
+        UserError: if the settings do not fit the data.
+    """
     return pretrain_method(settings).from_settings(own_settings(settings.objective), settings, data)
 
 

@@ -174,14 +174,20 @@ class Tespec(EventMethod):
     def from_settings(cls, cfg: TespecSettings, settings: Pretraining, data: PretrainData) -> Self:
         patches = math.prod(-(-side // cfg.mask.unit) for side in data.size)
         if cfg.mask.ratio and round(cfg.mask.ratio * patches) == 0:
-            what = f"{cfg.mask.ratio:g} masks none of {patches} patches"
-            remedy = f"set it to {1 / patches:.3g} or more, or 0 for an autoencoder"
-            raise UserError("objective.mask.ratio", what, remedy)
+            raise UserError(
+                "objective.mask.ratio",
+                f"{cfg.mask.ratio:g} masks none of {patches} patches",
+                f"set it to {1 / patches:.3g} or more, or 0 for an autoencoder",
+            )
         bin_seconds = settings.window_ms / 1000 / settings.bins
         return cls(cfg, cls.new_backbone(settings, data), bin_seconds)
 
     def loss(self, batch: Batch, state: State | None) -> tuple[dict[str, Tensor], State]:
-        """Compute the losses of a step, with masks drawn anew; see `masked_losses`."""
+        """Compute the losses of a step, with masks drawn anew.
+
+        Returns:
+            Losses and state as of `masked_losses`.
+        """
         return self.masked_losses(batch, state, self.draw_mask(batch["histograms"]))
 
     def val_losses(self, batch: Batch, state: State | None) -> tuple[dict[str, Tensor], State]:
@@ -245,7 +251,13 @@ class Tespec(EventMethod):
     def reconstruct(
         self, batch: Batch, state: State | None, mask: Tensor
     ) -> tuple[Reconstruction, State]:
-        """Compute target and prediction of a step, and the state after it; see `masked_losses`."""
+        """Compute target and prediction of a step.
+
+        The arguments are those of `masked_losses`.
+
+        Returns:
+            Target and prediction, and the state after the step.
+        """
         cfg = self.cfg
         histograms = batch["histograms"]  # (B, T, 2 * bins, H, W)
         size = (histograms.shape[-2], histograms.shape[-1])
@@ -296,5 +308,10 @@ class Tespec(EventMethod):
 
 
 def masked_mean(values: Tensor, pixels: Tensor) -> Tensor:
-    """Mean of values (B, T, planes, H, W) over the pixels where (B, 1, 1, H, W) is True."""
+    """Average values over pixels, on all ranks.
+
+    Args:
+        values: (B, T, planes, H, W).
+        pixels: (B, 1, 1, H, W) bool, True where a pixel counts.
+    """
     return global_mean((values * pixels).sum(), pixels.sum() * values.shape[1] * values.shape[2])

@@ -128,8 +128,9 @@ def identity_of(settings: Pretraining) -> tuple[dict[str, Any], dict[str, str]]:
     method = pretrain_method(settings)
     if unused := [key for key in changed if key.partition(".")[0] in method.unused]:
         where = "--backbone" if unused[0] == "backbone" else unused[0]
-        what = f"has no effect on the pre-training of {method.row.title}"
-        raise UserError(where, what, "leave it unchanged")
+        raise UserError(
+            where, f"has no effect on the pre-training of {method.row.title}", "leave it unchanged"
+        )
     file = required_network(settings).file
     if not file:
         return changed, {}
@@ -156,12 +157,12 @@ def pretrain_required(
     recipe = required_settings(settings, required)
     if pretrain_method(recipe).data_type is not pretrain_method(settings).data_type:
         if not data.is_sample:
-            what = f"needs a network pre-trained by {required} on other data"
-            remedy = (
+            raise UserError(
+                f"--method {name}",
+                f"needs a network pre-trained by {required} on other data",
                 f"run tespec pretrain --method {required}, and set objective.teacher_weights to "
-                "its backbone.safetensors"
+                "its backbone.safetensors",
             )
-            raise UserError(f"--method {name}", what, remedy)
         data = sibling(data, recipe.dataset)
     say(f"{name} needs the network of {required}, which is pre-trained first")
     setup = replace(setup, variant="")
@@ -208,7 +209,13 @@ def validate_and_save(run: Run, data: PretrainData, model: Any) -> Outcome:
 
 
 def weights_recipe(run: Run, data: PretrainData, backbone: Any) -> dict[str, Any]:
-    """Return all that a weights file says about the origin of its tensors."""
+    """Describe the origin of the tensors of a weights file.
+
+    Args:
+        run: of the pre-training.
+        data: that the backbone learned from.
+        backbone: whose tensors the file holds.
+    """
     settings: Any = run.settings
     spec = HistogramSpec.of(settings, data.size, settings.window_ms)
     learned_from_events = backbone.in_channels == 2 * spec.bins

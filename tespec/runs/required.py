@@ -39,12 +39,15 @@ def required_network(settings: Pretraining) -> RequiredNetwork:
     file = settings.objective[f"{key}_weights"]
     method = METHODS.module_dict.get(name, object)
     if not is_timm(name) and not (issubclass(method, ImageMethod) and method.recipe):
-        what = "is neither a timm network nor a method that learns from images"
-        remedy = "use a timm network (timm.list_models()), or a method that pre-trains on images"
-        raise UserError(f"{requires} {name!r}", what, remedy)
+        raise UserError(
+            f"{requires} {name!r}",
+            "is neither a timm network nor a method that learns from images",
+            "use a timm network (timm.list_models()), or a method that pre-trains on images",
+        )
     if file and not Path(file).is_file():
-        remedy = f"set it to the weights of {name}"
-        raise UserError(f"{requires}_weights {file!r}", "no such file", remedy)
+        raise UserError(
+            f"{requires}_weights {file!r}", "no such file", f"set it to the weights of {name}"
+        )
     return RequiredNetwork(name, str(Path(file)) if file else "")
 
 
@@ -65,8 +68,11 @@ def required_settings(settings: Pretraining, name: str) -> Pretraining:
     if is_timm(name):
         published: Any = timm.get_pretrained_cfg(name)
         source = f"huggingface.co/{published.hf_hub_id or 'timm'}"
-        remedy = f"set it to the weights of {name}, from {source}"
-        raise UserError(f"{OBJECTIVE}teacher_weights", "no file is given", remedy)
+        raise UserError(
+            f"{OBJECTIVE}teacher_weights",
+            "no file is given",
+            f"set it to the weights of {name}, from {source}",
+        )
     method = pretrain_method(settings)
     recipe = pretraining_settings(name, settings.profile)
     default = pretraining_settings(settings.name, settings.profile)

@@ -107,17 +107,20 @@ def require_trainable(
     batch_size = settings.batch_size
     if batch_size % parts:
         larger = -(-batch_size // parts) * parts
-        what = (
+        raise UserError(
+            setting,
             f"{batch_size} does not divide evenly among {processes} processes with "
-            f"{setup.accumulate} gradient accumulation steps each"
+            f"{setup.accumulate} gradient accumulation steps each",
+            f"use --set {setting}={larger}, or another --accumulate",
         )
-        raise UserError(setting, what, f"use --set {setting}={larger}, or another --accumulate")
     min_size = pretrain_method(settings).min_batch_size if isinstance(settings, Pretraining) else 1
     size = batch_size // setup.accumulate
     if size < min_size:
-        what = f"{size} per micro-batch is too small: samples are compared or normalised over it"
-        remedy = f"set it to {min_size * setup.accumulate} or more, or lower --accumulate"
-        raise UserError(setting, what, remedy)
+        raise UserError(
+            setting,
+            f"{size} per micro-batch is too small: samples are compared or normalised over it",
+            f"set it to {min_size * setup.accumulate} or more, or lower --accumulate",
+        )
     if setup.recompute:
         with torch.device("meta"):
             backbone = build_backbone(settings.backbone, settings.recurrent, settings.bins, SIZE)
@@ -197,8 +200,11 @@ def _resume(
         curve.load_state_dict(content["curve"])
         checkpoints.start_time -= content["seconds"]
     except (RuntimeError, KeyError, ValueError, TypeError) as error:
-        what = f"its checkpoint does not fit this version ({error})"
-        raise UserError(folder, what, "give --overwrite to start the run again") from error
+        raise UserError(
+            folder,
+            f"its checkpoint does not fit this version ({error})",
+            "give --overwrite to start the run again",
+        ) from error
     say(f"resuming at step {trainer.step} (--overwrite starts again)")
 
 
@@ -296,7 +302,9 @@ class CheckpointHook:
     def after_train_iter(
         self, trainer: Trainer, step: int, batch: Any = None, outputs: Any = None
     ) -> None:
-        """Save a checkpoint, if one is due on any rank; see `CurveHook.after_train_iter`.
+        """Save a checkpoint, if one is due on any rank.
+
+        The arguments are those of `CurveHook.after_train_iter`.
 
         Raises:
             KeyboardInterrupt: after Ctrl-C.
@@ -330,7 +338,12 @@ class CheckpointHook:
             raise (KeyboardInterrupt if stop_signal == signal.SIGINT else Preempted)(message)
 
     def request_stop(self, number: int, frame: FrameType | None) -> None:
-        """Handle the signal `number`; a second Ctrl-C stops immediately."""
+        """Handle a signal; a second Ctrl-C stops immediately.
+
+        Args:
+            number: of the signal.
+            frame: unused.
+        """
         if self._stop_signal and number == signal.SIGINT:
             raise KeyboardInterrupt("stopped immediately; earlier checkpoints are complete")
         self._stop_signal = number

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from guides import forgotten_afterwards
@@ -53,11 +54,12 @@ class Untitled(Method):
         ),
     ],
 )
-def test_a_file_that_holds_no_method_is_refused(tmp_path, text, message):
+def test_a_file_that_holds_no_method_is_refused(tmp_path, monkeypatch, text, message):
     if text:
         (tmp_path / "mine.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
     with forgotten_afterwards(), pytest.raises(UserError, match=message):  # noqa: PT012  # at either of the two
-        register_methods([tmp_path / "mine.py"])
+        register_methods([Path("mine.py")])
         find_method("untitled")
 
 
