@@ -1,7 +1,12 @@
-"""MoBY: self-supervised Swin on images (Xie et al., "Self-Supervised Learning with Swin Transformers", 2021)."""
+"""MoBY: contrastive pre-training of Swin on images (Xie et al., 2021, arXiv:2105.04553).
+
+Files in comments are those of SwinTransformer/Transformer-SSL.
+"""
 
 import random
 from typing import Any
+
+import tespec.core.compat  # noqa: F401  # before timm and torchvision
 
 import torch
 from PIL import Image, ImageFilter
@@ -9,7 +14,6 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 from torchvision.transforms import v2
-from typing_extensions import Self
 
 from tespec.core.distributed import all_gather_rows
 from tespec.core.errors import UserError
@@ -31,39 +35,71 @@ from tespec.pretraining.contrast import (
     momentum_copy,
     projector,
 )
-from tespec.pretraining.data import PretrainData
-from tespec.pretraining.method import ImageMethod, ViewSettings
+from tespec.pretraining.method import ImageMethod, PretrainData, TableRow, ViewSettings
 from tespec.registry import METHODS
 
 
 def blurred(image: Image.Image) -> Image.Image:
-    """Blur by Pillow's Gaussian of 0.1 to 2 px (Transformer-SSL, data/build.py, GaussianBlur)."""
+    """Blur by Pillow's Gaussian of 0.1 to 2 px (data/build.py, GaussianBlur)."""
     return image.filter(ImageFilter.GaussianBlur(random.uniform(0.1, 2.0)))
+
+
+def byol_transform(cfg: ViewSettings, blur: float, solarise: float) -> ViewOf:
+    """Compose BYOL's random transform of an image (data/build.py).
+
+    Args:
+        cfg: output size and channels, and scale of the crop.
+        blur: probability of a Gaussian blur.
+        solarise: probability of inverting pixels of at least 128.
+
+    Returns:
+        Transform from an RGB image to a tensor (C, size, size) uint8.
+    """
+    return v2.Compose(
+        [
+            v2.RandomResizedCrop(cfg.size, cfg.scale),
+            v2.RandomHorizontalFlip(),
+            v2.RandomApply([v2.ColorJitter(0.4, 0.4, 0.2, 0.1)], p=0.8),
+            v2.RandomGrayscale(p=0.2),
+            v2.RandomApply([v2.Lambda(blurred)], p=blur),
+            v2.RandomSolarize(threshold=128, p=solarise),
+            v2.Grayscale() if cfg.channels == 1 else v2.Identity(),
+            v2.PILToTensor(),
+        ]
+    )
 
 
 @dataclass(frozen=True)
 class MobySettings(ViewSettings):
-    """Settings of views and contrast; values from moby_main.py and config.py."""
+    """Settings of views and contrast; defaults of moby_main.py and config.py."""
 
     hidden: PositiveInt = 4096  # width of projectors and predictor
     out: PositiveInt = 256  # embedding width
-    queue: PositiveInt = 4096  # keys kept as negatives, for each of the two views
+    queue: PositiveInt = 4096  # negatives: past keys of either view
     temperature: PositiveFloat = 0.2  # of the softmax over cosines
     momentum: Share = 0.99  # initial momentum of the momentum encoder; rises to 1
 
 
 @METHODS.register_module(name="moby")
 class Moby(ImageMethod):
-    """Each of two views of an image is matched with the other among a queue of keys from a momentum encoder."""
+    """Contrast two views of an image against queues of past keys from a momentum encoder."""
 
-    title = "MoBY"
+    row = TableRow(
+        title="MoBY",
+        group="Pre-trained on images",
+        pretraining_data="ImageNet-1k",
+        citation="Xie et al.: Self-Supervised Learning with Swin Transformers, 2021",
+        licence="MIT (SwinTransformer/Transformer-SSL)",
+        weights=(
+            "moby_swin_t_300ep_pretrained.pth of SwinTransformer/Transformer-SSL, whose links to "
+            "DeiT-S are swapped"
+        ),
+        summary=(
+            "Matches two views of an image against a queue; patch embedding and ConvLSTMs as for "
+            "`imagenet`."
+        ),
+    )
     version = 3
-    group = "Pre-trained on images"
-    pretraining_data = "ImageNet-1k"
-    citation = "Xie et al.: Self-Supervised Learning with Swin Transformers, 2021"
-    licence = "MIT (SwinTransformer/Transformer-SSL)"
-    weights = "moby_swin_t_300ep_pretrained.pth of SwinTransformer/Transformer-SSL, whose links to DeiT-S are swapped"
-    summary = "Matches two views of an image against a queue; patch embedding and ConvLSTMs as for `imagenet`."
     # Swin-T on ImageNet-1k. Values from SwinTransformer/Transformer-SSL, the file named next to
     # each.
     recipe = Pretraining(
@@ -87,74 +123,73 @@ class Moby(ImageMethod):
             weight_decay=Decay(0.05, 0.05, ("vectors",)),
         ),
     )
-    queues: Tensor
-    place: Tensor
+    queue: Tensor
+    queue_ptr: Tensor
 
-    def __init__(self, own: MobySettings, backbone: Backbone) -> None:
+    def __init__(self, cfg: MobySettings, backbone: Backbone) -> None:
         super().__init__()
-        self.own, self.backbone = own, backbone
+        self.cfg = cfg
+        self.backbone = backbone
         self.norm = nn.LayerNorm(backbone.channels[-1])
-        self.projector = projector(backbone.channels[-1], own.hidden, own.out)
-        self.predictor = projector(own.out, own.hidden, own.out)
-        self.slow_backbone, self.slow_norm = momentum_copy(backbone), momentum_copy(self.norm)
-        self.slow_projector = momentum_copy(self.projector)
-        self.register_buffer("queues", normalize(torch.randn(2, own.queue, own.out), dim=-1))
-        self.register_buffer("place", torch.zeros((), dtype=torch.int64))
+        self.projector = projector(backbone.channels[-1], cfg.hidden, cfg.out)
+        self.predictor = projector(cfg.out, cfg.hidden, cfg.out)
+        self.momentum_backbone = momentum_copy(backbone)
+        self.momentum_norm = momentum_copy(self.norm)
+        self.momentum_projector = momentum_copy(self.projector)
+        # keys of the first and of the second views, (2, K, D)
+        self.register_buffer("queue", normalize(torch.randn(2, cfg.queue, cfg.out), dim=-1))
+        self.register_buffer("queue_ptr", torch.zeros((), dtype=torch.int64))
 
     def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:
-        """Return "loss", and "found", the share of views matched with their other view instead of the queue."""
-        views = as_input(batch["views"]).split(1, dim=1)
-        queries = [
-            self.predictor(self.projector(global_avg_pool(self.backbone, view, self.norm)))
-            for view in views
-        ]
-        with torch.no_grad():
-            slow = [global_avg_pool(self.slow_backbone, view, self.slow_norm) for view in views]
-            keys = [normalize(self.slow_projector(each), dim=1) for each in slow]
-        (one, found_one), (two, found_two) = (
-            info_nce(queries[mine], keys[other], self.own.temperature, self.queues[other].clone())
-            for mine, other in ((0, 1), (1, 0))
-        )
+        """Contrast the query of an image with its key from the other view, against a queue.
+
+        Args:
+            batch: "views" (B, 2, C, H, W), two of every image.
+            state: unused.
+
+        Returns:
+            "loss", the sum over both directions, and "found", the accuracy of the matches.
+        """
+        x_a, x_b = as_input(batch["views"]).split(1, dim=1)  # (B, 1, C, H, W) float32
+        query_a = self._query(x_a)  # (B, D)
+        query_b = self._query(x_b)
+        key_a = self._key(x_a)
+        key_b = self._key(x_b)
+        queue_a, queue_b = self.queue.clone()  # (K, D)
+        loss_ab, accuracy_ab = info_nce(query_a, key_b, self.cfg.temperature, queue_b)
+        loss_ba, accuracy_ba = info_nce(query_b, key_a, self.cfg.temperature, queue_a)
         if self.training:
-            self._keep(torch.stack([all_gather_rows(each) for each in keys]))
-        return {"loss": one + two, "found": (found_one + found_two) / 2}, None
+            self._enqueue(torch.stack([all_gather_rows(key_a), all_gather_rows(key_b)]))
+        return {"loss": loss_ab + loss_ba, "found": (accuracy_ab + accuracy_ba) / 2}, None
 
-    def _keep(self, keys: Tensor) -> None:
-        """Replace the oldest keys of the queues with keys (2, B, D)."""
-        places = (self.place + torch.arange(keys.shape[1], device=keys.device)) % self.own.queue
-        self.queues[:, places] = keys
-        self.place.copy_((self.place + keys.shape[1]) % self.own.queue)
+    def _query(self, x: Tensor) -> Tensor:
+        features = global_avg_pool(self.backbone, x, self.norm)
+        return self.predictor(self.projector(features))
 
-    def after_step(self, share: float) -> None:
-        ema_update_(self.slow_backbone, self.backbone, self.own.momentum, share)
-        ema_update_(self.slow_norm, self.norm, self.own.momentum, share)
-        ema_update_(self.slow_projector, self.projector, self.own.momentum, share)
+    @torch.no_grad()
+    def _key(self, x: Tensor) -> Tensor:
+        features = global_avg_pool(self.momentum_backbone, x, self.momentum_norm)
+        return normalize(self.momentum_projector(features), dim=1)
 
-    @classmethod
-    def views(cls, own: MobySettings, training: bool = True) -> tuple[ViewOf, ViewOf]:
-        """BYOL's two random views, also in validation, where equal views would match trivially (data/build.py)."""
+    def _enqueue(self, keys: Tensor) -> None:
+        """Replace the oldest keys of the queues by keys (2, B, D)."""
+        positions = self.queue_ptr + torch.arange(keys.shape[1], device=keys.device)
+        self.queue[:, positions % self.cfg.queue] = keys
+        self.queue_ptr.copy_((self.queue_ptr + keys.shape[1]) % self.cfg.queue)
 
-        def view(blur: float, solarise: float) -> ViewOf:
-            steps = [
-                v2.RandomResizedCrop(own.size, own.scale),
-                v2.RandomHorizontalFlip(),
-                v2.RandomApply([v2.ColorJitter(0.4, 0.4, 0.2, 0.1)], p=0.8),
-                v2.RandomGrayscale(p=0.2),
-                v2.RandomApply([v2.Lambda(blurred)], p=blur),
-                v2.RandomSolarize(threshold=128, p=solarise),
-            ]
-            return v2.Compose(
-                [*steps, *([v2.Grayscale()] if own.channels == 1 else []), v2.PILToTensor()]
-            )
-
-        return view(1.0, 0.0), view(0.1, 0.2)
+    def after_step(self, progress: float) -> None:
+        ema_update_(self.momentum_backbone, self.backbone, self.cfg.momentum, progress)
+        ema_update_(self.momentum_norm, self.norm, self.cfg.momentum, progress)
+        ema_update_(self.momentum_projector, self.projector, self.cfg.momentum, progress)
 
     @classmethod
-    def from_settings(cls, own: Any, settings: Pretraining, data: PretrainData) -> Self:
-        if settings.batch_size > own.queue:
-            raise UserError(
-                "batch_size",
-                f"{settings.batch_size} images do not fit into the queue of {own.queue}",
-                "use fewer, or increase objective.queue",
-            )
-        return super().from_settings(own, settings, data)
+    def views(cls, cfg: MobySettings, training: bool = True) -> tuple[ViewOf, ViewOf]:
+        # random in validation too, where equal views would match trivially
+        return byol_transform(cfg, 1.0, 0.0), byol_transform(cfg, 0.1, 0.2)
+
+    @classmethod
+    def from_settings(cls, cfg: Any, settings: Pretraining, data: PretrainData) -> "Moby":
+        if settings.batch_size > cfg.queue:
+            what = f"{settings.batch_size} images do not fit into the queue of {cfg.queue}"
+            raise UserError("batch_size", what, "use fewer, or increase objective.queue")
+        return super().from_settings(cfg, settings, data)

@@ -7,7 +7,8 @@ from baselines.cpc import Cpc
 from baselines.ecddp import Ecddp
 from baselines.ecdp import Ecdp
 from baselines.imagenet import Imagenet
-from baselines.mem import Mem, MemTokenizer
+from baselines.mem import Mem
+from baselines.mem_tokenizer import MemTokenizer
 from baselines.moby import Moby
 from baselines.scaleevent import ScaleEvent
 from tespec.core.config import pretraining_settings
@@ -117,10 +118,7 @@ BOXES = torch.tensor(
 CASES = {
     "tespec": lambda: (
         Tespec(own("tespec", decoder=DECODER), backbone(True), 0.025),
-        events()
-        | {
-            "mask": torch.tensor([[[1, 0, 1], [0, 1, 0]], [[0, 1, 1], [0, 0, 1]]], dtype=torch.bool)
-        },
+        events(),
     ),
     "cpc": lambda: (
         Cpc(own("cpc", width=16, ahead=2, places=32, temperature=0.02), backbone(True)),

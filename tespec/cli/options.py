@@ -112,7 +112,7 @@ def network_of(backbone: str | None, method: Any) -> str:
             f"--backbone {backbone[:100]}", "unknown backbone", suggest(backbone, known)
         )
     if getattr(method, "masks_patches", False) and not issubclass(known[backbone], EventSwin):
-        what = f"has no patches that {method.title} could mask"
+        what = f"has no patches that {method.row.title} could mask"
         swins = ", ".join(each for each in known if issubclass(known[each], EventSwin))
         raise UserError(f"--backbone {backbone}", what, f"choose from {swins}")
     return backbone

@@ -1,7 +1,7 @@
 """Fine-tune and evaluate one cell of the tables; pre-train a backbone without labels."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -145,7 +145,7 @@ def run(
     if list_:
         print("methods")
         for known, listed in sorted(METHODS.module_dict.items()):
-            print(f"  {known:13} {listed.title}: {listed.summary}")
+            print(f"  {known:13} {listed.row.title}: {listed.row.summary}")
         for part in ("tasks", "profiles"):
             print(f"{part}\n  " + "\n  ".join(config.names(part)))
     elif describe:
@@ -230,14 +230,15 @@ def pretrain(
     require_known(plugins, data, method=method, profile=profile)
     config.refuse_unknown_changes(choices.all_changes)
     register_methods(plugins)
-    from tespec.pretraining.method import find_method, own_settings, pretrain_method
+    from tespec.pretraining.method import find_method
     from tespec.runs.data import find_unlabelled
+    from tespec.runs.required import required_network
 
     network, changes = network_of(choices.backbone, find_method(method)), choices.all_changes
     dataset = config.pretraining_settings(method, profile or "paper", changes, network).dataset
     found = find_unlabelled(dataset, data, profile, planned=choices.dry_run)
     settings = config.pretraining_settings(method, profile or found.profile, changes, network)
-    first, file = pretrain_method(settings).upstream(own_settings(settings.objective))
+    first, file = required_network(settings)
     if choices.dry_run:
         from tespec.runs.cost import estimate_pretraining, input_of
         from tespec.runs.pretrain import identity_of
@@ -325,7 +326,7 @@ def print_settings(
         method = find_method(name)
         print(
             yaml.safe_dump(
-                {name: method.facts()}, sort_keys=False, allow_unicode=True, width=100
+                {name: asdict(method.row)}, sort_keys=False, allow_unicode=True, width=100
             ).rstrip()
         )
         if method.recipe is None:

@@ -1,4 +1,4 @@
-"""Parts of contrastive and self-distillation methods: momentum teacher, heads, InfoNCE, Sinkhorn assignments."""
+"""Parts of contrastive and self-distillation methods: momentum teacher, losses, heads."""
 
 import copy
 import math
@@ -14,7 +14,7 @@ from tespec.models.layers import DropPath, in_fp32
 
 Module = TypeVar("Module", bound=nn.Module)
 SINKHORN_ROUNDS = 3
-SMALLEST = torch.finfo(torch.float32).tiny  # lower bound of divisors
+TINY = torch.finfo(torch.float32).tiny  # lower bound of divisors
 
 
 def momentum_copy(student: Module) -> Module:
@@ -27,12 +27,16 @@ def momentum_copy(student: Module) -> Module:
 
 
 @torch.no_grad()
-def ema_update_(teacher: nn.Module, student: nn.Module, momentum: float, share: float) -> None:
-    """Move the teacher's parameters towards the student's by 1 - momentum, and copy the student's buffers.
+def ema_update_(teacher: nn.Module, student: nn.Module, momentum: float, progress: float) -> None:
+    """Move a teacher towards its student, with BYOL's momentum schedule (Grill et al., 2020).
 
-    The momentum rises to 1 along half a cosine; `share` is the share of the training that is done.
+    Args:
+        teacher: moving average of the student's parameters, with a copy of the student's buffers.
+        student: network of the same structure.
+        momentum: initial momentum; it rises to 1 along half a cosine.
+        progress: completed fraction of the training, 0 to 1.
     """
-    step = (1 - momentum) * (math.cos(math.pi * share) + 1) / 2
+    step = (1 - momentum) * (math.cos(math.pi * progress) + 1) / 2
     torch._foreach_lerp_(list(teacher.parameters()), list(student.parameters()), step)
     if buffers := list(teacher.buffers()):
         torch._foreach_copy_(buffers, list(student.buffers()))
@@ -42,55 +46,95 @@ def ema_update_(teacher: nn.Module, student: nn.Module, momentum: float, share: 
 def info_nce(
     queries: Tensor, keys: Tensor, temperature: float | Tensor, negatives: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """InfoNCE of queries (N, D) and their keys (N, D): cross-entropy over cosines, and the share of correct matches.
+    """Contrast queries with their keys against negatives (InfoNCE over cosines).
 
-    The negatives (K, D) have unit length; None: the other queries' keys.
+    Args:
+        queries: (N, D).
+        keys: (N, D), the positive of each query.
+        temperature: divisor of the cosines.
+        negatives: (K, D) of unit length; None: the keys of the other queries.
+
+    Returns:
+        The mean cross-entropy, and the accuracy: the fraction of queries most similar to their key.
     """
-    queries, keys = normalize(queries, dim=1), normalize(keys, dim=1)
+    queries = normalize(queries, dim=1)
+    keys = normalize(keys, dim=1)
     if negatives is None:
-        logits = queries @ keys.T
-        right = torch.arange(len(queries), device=queries.device)
+        logits = queries @ keys.T  # (N, N)
+        labels = torch.arange(len(queries), device=queries.device)
     else:
-        logits = torch.cat([(queries * keys).sum(1, keepdim=True), queries @ negatives.T], dim=1)
-        right = torch.zeros(len(queries), dtype=torch.long, device=queries.device)
-    found = (logits.argmax(1) == right).float().mean()
-    return cross_entropy(logits / temperature, right), found.detach()
+        positives = (queries * keys).sum(1, keepdim=True)
+        logits = torch.cat([positives, queries @ negatives.T], dim=1)  # (N, 1 + K)
+        labels = torch.zeros(len(queries), dtype=torch.long, device=queries.device)
+    accuracy = (logits.argmax(1) == labels).float().mean()
+    return cross_entropy(logits / temperature, labels), accuracy
 
 
 @torch.no_grad()
 @in_fp32
 def sinkhorn(logits: Tensor, temperature: float | Tensor) -> Tensor:
-    """Assign this rank's samples softly to prototypes so that all are used equally (SwAV, Alg. 1; three rounds).
+    """Assign samples softly to prototypes, all of which are used equally (SwAV, Alg. 1).
 
-    The teacher's cosines `logits` (N, K) are divided by `temperature`. The assignments (N, K) are
-    balanced over the samples of all ranks, which may hold different numbers; they exchange the
-    largest logit and, in each round, K sums.
+    The assignments are balanced over the samples of all ranks, which may hold different numbers of
+    samples. The ranks exchange the largest logit and, in each round, K sums.
+
+    Args:
+        logits: cosines (N, K) between this rank's samples and the prototypes.
+        temperature: divisor of the cosines.
+
+    Returns:
+        Assignments (N, K) of this rank's samples; each row sums to 1.
     """
-    sharp = logits / temperature
-    shares = sharp.sub_(global_max(sharp)).exp_()
+    logits = logits / temperature
+    assignments = logits.sub_(global_max(logits)).exp_()
     for _ in range(SINKHORN_ROUNDS):
-        # Factors for the numbers of samples and prototypes cancel out, since the rows are
-        # normalised last.
-        shares /= all_reduce_sum(shares.sum(0, keepdim=True)).clamp(min=SMALLEST)
-        shares /= shares.sum(1, keepdim=True).clamp(min=SMALLEST)
-    return shares
+        # The factors 1 / K and 1 / N of Alg. 1 cancel out, since rows are normalised last.
+        assignments /= all_reduce_sum(assignments.sum(0, keepdim=True)).clamp(min=TINY)
+        assignments /= assignments.sum(1, keepdim=True).clamp(min=TINY)
+    return assignments
 
 
 @in_fp32
 def soft_cross_entropy(logits: Tensor, assignments: Tensor, temperature: float) -> Tensor:
-    """Cross-entropy (N,) between the student's logits (N, K) and the teacher's assignments (N, K)."""
+    """Compute the cross-entropy between a student's logits and a teacher's assignments.
+
+    Args:
+        logits: the student's (N, K).
+        assignments: the teacher's probabilities (N, K).
+        temperature: divisor of the student's logits.
+
+    Returns:
+        The cross-entropy (N,) of each sample.
+    """
     return -(assignments * log_softmax(logits / temperature, dim=-1)).sum(-1)
 
 
 @in_fp32
 def pooled(maps: Tensor, norm: nn.Module | None = None) -> Tensor:
-    """Average single-frame maps (N, 1, C, h, w) over positions to (N, C), after `norm` at each position."""
-    places = maps.squeeze(1).flatten(2).transpose(1, 2)
-    return (norm(places) if norm else places).mean(1)
+    """Average single-frame maps over positions.
+
+    Args:
+        maps: (N, 1, C, h, w).
+        norm: applied to the C channels of each position before averaging.
+
+    Returns:
+        Vectors (N, C) float32.
+    """
+    tokens = maps.squeeze(1).flatten(2).transpose(1, 2)  # (N, h * w, C)
+    return (norm(tokens) if norm else tokens).mean(1)
 
 
 def global_avg_pool(backbone: Backbone, frames: Tensor, norm: nn.Module | None = None) -> Tensor:
-    """Average a backbone's last stage over single frames (N, 1, channels, H, W) to (N, C); see `pooled`."""
+    """Average a backbone's last stage over single frames.
+
+    Args:
+        backbone: called without a recurrent state.
+        frames: (N, 1, channels, H, W).
+        norm: see `pooled`.
+
+    Returns:
+        Vectors (N, C) float32.
+    """
     features, _ = backbone(frames)
     return pooled(features[-1], norm)
 
@@ -102,7 +146,13 @@ class Projector(nn.Sequential):
 
 
 def projector(channels: int, hidden: int, out: int) -> Projector:
-    """MoBY's projector (N, channels) -> (N, out): two linear layers with batch normalisation between them."""
+    """Build MoBY's projector: two linear layers with batch normalisation between them.
+
+    Args:
+        channels: width of the input (N, channels).
+        hidden: width between the layers.
+        out: width of the output (N, out).
+    """
     return Projector(
         nn.Linear(channels, hidden),
         nn.BatchNorm1d(hidden),
@@ -112,10 +162,16 @@ def projector(channels: int, hidden: int, out: int) -> Projector:
 
 
 class PrototypeHead(nn.Module):
-    """DINO's head: MLP, normalisation to unit length, and a weight-normalised linear layer of prototypes.
+    """DINO's head: an MLP to unit length, and a weight-normalised linear layer of prototypes.
 
     Prototypes are initialised as torch's `Linear`, with a norm of about 0.577; AdamW rotates such
     short vectors fast.
+
+    Args:
+        channels: width of the features.
+        hidden: width of the MLP.
+        bottleneck: dimensions of the prototypes.
+        prototypes: number of prototypes.
     """
 
     def __init__(self, channels: int, hidden: int, bottleneck: int, prototypes: int) -> None:
@@ -131,13 +187,17 @@ class PrototypeHead(nn.Module):
             if isinstance(layer, nn.Linear):
                 nn.init.trunc_normal_(layer.weight, std=0.02)
                 nn.init.zeros_(layer.bias)
-        self.directions = nn.Parameter(
-            nn.Linear(bottleneck, prototypes, bias=False).weight.detach()
-        )
+        directions = nn.Linear(bottleneck, prototypes, bias=False).weight.detach()
+        self.directions = nn.Parameter(directions)
         self.lengths = nn.Parameter(torch.ones(prototypes, 1))
 
     @in_fp32
     def forward(self, features: Tensor) -> Tensor:
-        """Logits (..., prototypes) of features (..., channels): cosine times the prototype's length, initially 1."""
+        """Compute logits (..., prototypes) of features (..., channels).
+
+        A logit is the cosine between feature and prototype times the prototype's length, which
+        starts at 1.
+        """
+        embeddings = normalize(self.perceptron(features), dim=-1)
         prototypes = self.lengths * normalize(self.directions, dim=-1)
-        return normalize(self.perceptron(features), dim=-1) @ prototypes.T
+        return embeddings @ prototypes.T

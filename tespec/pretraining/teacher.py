@@ -1,4 +1,4 @@
-"""Frozen image networks, from timm or pre-trained here, that event backbones learn from."""
+"""Frozen image networks as teachers of event backbones, from timm or pre-trained here."""
 
 from pathlib import Path
 from pickle import UnpicklingError
@@ -11,21 +11,29 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torchvision.transforms.functional import InterpolationMode, center_crop, resize
-from typing_extensions import Self
 
+from tespec.core.config import pretraining_settings
 from tespec.core.errors import UserError
 from tespec.core.settings import Pretraining, Size
 from tespec.datasets.images import as_input
 from tespec.models.backbone import Backbone, build_backbone
 from tespec.models.layers import pad_to, padded_size
 from tespec.pretraining.contrast import pooled
-from tespec.pretraining.data import PretrainData
-from tespec.pretraining.method import ImageMethod, PairMethod
-from tespec.registry import METHODS
+from tespec.pretraining.method import PairMethod, PretrainData
 from tespec.weights.load import load_backbone
 
 TOKEN = 16  # px; side of a token, the stride of a ViT's patches and of the third stage
 STAGE = 2
+# raised for a file that holds no weights, or those of another network
+UNREADABLE = (
+    AttributeError,
+    EOFError,
+    KeyError,
+    OSError,
+    RuntimeError,
+    UnpicklingError,
+    ValueError,
+)
 
 
 @dataclass(frozen=True)
@@ -42,32 +50,30 @@ class Teacher(nn.Module):
     Args:
         network: the network; its parameters no longer require gradients.
         channels: its input channels, 1 or 3.
-        size: height and width in px of the images that it sees, multiples of 32; smaller ones are
-            padded.
+        size: height and width in px of its input, multiples of 32; smaller images are padded.
         global_features: whether it returns one vector of an image instead of a map.
 
     Raises:
-        UserError: if it has no features at stride 16 and a map is wanted.
+        UserError: if it is asked for a map and has no features at stride 16.
     """
 
     def __init__(
         self, network: nn.Module, channels: int, size: Size, global_features: bool = False
     ) -> None:
         super().__init__()
-        self.network, self.channels, self.size = network.requires_grad_(False), channels, size
+        self.network = network.requires_grad_(False)
+        self.channels = channels
+        self.size = size
         self.global_features = global_features
         self.width = self(torch.zeros(1, 1, *size)).shape[1]
 
     @torch.no_grad()
     def forward(self, images: Tensor) -> Tensor:
-        """Compute features of images.
-
-        Args:
-            images: grey images (B, 1, h, w) uint8.
+        """Compute features of grey images (B, 1, h, w) uint8.
 
         Returns:
-            Global features (B, width), which are a timm model's output or a backbone's averaged
-            last stage; or a map (B, width, H / 16, W / 16), which is the last one of this size.
+            Global features (B, width): a timm model's output or the average of a backbone's last
+            stage. Or a map (B, width, H / 16, W / 16): the last one of this size.
         """
         network: Any = self.network.eval()
         images = images.expand(-1, self.channels, -1, -1)
@@ -75,24 +81,21 @@ class Teacher(nn.Module):
             stages, _ = network(pad_to(as_input(images), self.size).unsqueeze(1))
             return pooled(stages[-1]) if self.global_features else stages[STAGE].squeeze(1)
         if self.global_features:
-            features: Tensor = network(clip_preprocess(images, network.pretrained_cfg))
-            return features
-        how = {"norm": True, "intermediates_only": True, "output_fmt": "NCHW"}
-        padded = pad_to(as_input(images), self.size)
-        maps = (
-            network.forward_intermediates(padded, **how)
-            if hasattr(network, "forward_intermediates")
-            else ()
-        )
-        matching = [features for features in maps if features.shape[-1] * TOKEN == self.size[1]]
-        if not matching:
+            return network(clip_preprocess(images, network.pretrained_cfg))
+        maps: Any = ()
+        if hasattr(network, "forward_intermediates"):
+            padded = pad_to(as_input(images), self.size)
+            options = {"norm": True, "intermediates_only": True, "output_fmt": "NCHW"}
+            maps = network.forward_intermediates(padded, **options)
+        maps = [features for features in maps if features.shape[-1] * TOKEN == self.size[1]]
+        if not maps:
             remedy = "choose a ViT with 16 px patches, a Swin or a ResNet"
             raise UserError("objective.teacher", "has no features at stride 16", remedy)
-        return matching[-1]
+        return maps[-1]
 
 
 def clip_preprocess(images: Tensor, published: dict[str, Any]) -> Tensor:
-    """Resize, crop and normalise images as a network was trained (openai/CLIP, clip/clip.py, _transform).
+    """Resize, crop and normalise images as CLIP (openai/CLIP, clip/clip.py, _transform).
 
     Args:
         images: RGB images (B, 3, h, w) uint8.
@@ -104,9 +107,8 @@ def clip_preprocess(images: Tensor, published: dict[str, Any]) -> Tensor:
         side was resized to it by bicubic interpolation.
     """
     side = published["input_size"][-1]
-    square = center_crop(
-        resize(images, [side], InterpolationMode.BICUBIC, antialias=True), [side, side]
-    )
+    resized = resize(images, [side], InterpolationMode.BICUBIC, antialias=True)
+    square = center_crop(resized, [side, side])
     return as_input(square, (published["mean"], published["std"]))
 
 
@@ -116,82 +118,57 @@ def is_timm(name: str) -> bool:
 
 
 class TeacherMethod(PairMethod):
-    """A pair method with a frozen image network, `teacher`; its own settings include `TeacherSettings`.
+    """A pair method with a frozen image network, `teacher`, of its settings, a `TeacherSettings`.
 
-    It is built from its own settings, the event backbone and the teacher.
+    It is built from its settings, the event backbone and the teacher.
     """
 
-    # whether it learns from a vector of each image instead of a map
+    # whether it learns from a vector of an image instead of a map
     global_features: ClassVar[bool] = False
-    own: Any
+    # whether a teacher pre-trained here has the backbone of the events instead of its recipe's
+    same_backbone: ClassVar[bool] = False
+    requires = "objective.teacher"
+    cfg: Any
     teacher: Teacher
 
     @classmethod
-    def from_settings(cls, own: Any, settings: Pretraining, data: PretrainData) -> Self:
-        teacher = cls.build_teacher(own.teacher, settings, padded_size(*data.size))
-        return cls(own, cls.new_backbone(settings, data), teacher)
+    def from_settings(cls, cfg: Any, settings: Pretraining, data: PretrainData) -> "TeacherMethod":
+        teacher = cls.build_teacher(cfg.teacher, settings, padded_size(*data.size))
+        return cls(cfg, cls.new_backbone(settings, data), teacher)
 
     @classmethod
     def build_teacher(cls, name: str, settings: Pretraining, size: Size) -> Teacher:
-        """Build a teacher with random weights, a timm model or an image method's, for images of `size` px."""
+        """Build a teacher with random weights.
+
+        Args:
+            name: timm model, or method that pre-trains a backbone on images.
+            settings: of the method that learns from the teacher.
+            size: height and width in px of the images.
+        """
         if is_timm(name):
             return Teacher(cls._timm(name, size), 3, size, cls.global_features)
-        first = cls.upstream_settings(settings, name)
-        channels = first.objective["channels"]
-        backbone = build_backbone(first.backbone, False, first.bins, size, channels)
+        recipe = pretraining_settings(name, settings.profile)
+        channels = recipe.objective["channels"]
+        architecture = settings.backbone if cls.same_backbone else recipe.backbone
+        backbone = build_backbone(architecture, False, recipe.bins, size, channels)
         return Teacher(backbone, channels, size, cls.global_features)
 
     @classmethod
-    def _timm(cls, name: str, size: Size, **given: Any) -> nn.Module:
+    def _timm(cls, name: str, size: Size, **options: Any) -> nn.Module:
         """Build a timm model; one that returns a map and has a fixed input size gets `size`."""
         published: Any = timm.get_pretrained_cfg(name)
-        fixed: dict[str, Any] = (
-            {"img_size": size} if published.fixed_input_size and not cls.global_features else {}
-        )
-        return timm.create_model(name, **fixed, **given)
+        if published.fixed_input_size and not cls.global_features:
+            options["img_size"] = size
+        return timm.create_model(name, **options)
 
-    @classmethod
-    def upstream(cls, own: Any) -> tuple[str, str]:
-        name, file = own.teacher, own.teacher_weights
-        method = METHODS.module_dict.get(name, object)
-        if not is_timm(name) and not (issubclass(method, ImageMethod) and method.recipe):
-            remedy = (
-                "use a timm network (timm.list_models()), or a method that pre-trains on images"
-            )
-            what = "is neither a timm network nor a method that learns from images"
-            raise UserError(f"objective.teacher {name!r}", what, remedy)
-        if file and not Path(file).is_file():
-            raise UserError(
-                f"objective.teacher_weights {file!r}",
-                "no such file",
-                f"set it to the weights of {name}",
-            )
-        return name, str(Path(file)) if file else ""
-
-    @classmethod
-    def upstream_settings(cls, settings: Pretraining, name: str) -> Pretraining:
-        """Settings of the teacher's pre-training; a timm model, which is not pre-trained here, is refused."""
-        if is_timm(name):
-            published: Any = timm.get_pretrained_cfg(name)
-            remedy = f"set it to the weights of {name}, from huggingface.co/{published.hf_hub_id or 'timm'}"
-            raise UserError("objective.teacher_weights", "no file is given", remedy)
-        return super().upstream_settings(settings, name)
-
-    def load_upstream(self, path: Path) -> None:
-        name, network = self.own.teacher, self.teacher.network
+    def load_required(self, path: Path) -> None:
+        name = self.cfg.teacher
+        network = self.teacher.network
         if isinstance(network, Backbone):
             load_backbone(network, path)
             return
         try:  # by timm, which converts other formats of the same network
-            source = {"pretrained": True, "pretrained_cfg_overlay": {"file": str(path)}}
-            network.load_state_dict(self._timm(name, self.teacher.size, **source).state_dict())
-        except (
-            AttributeError,
-            OSError,
-            EOFError,
-            RuntimeError,
-            ValueError,
-            KeyError,
-            UnpicklingError,
-        ) as error:
+            weights = {"pretrained": True, "pretrained_cfg_overlay": {"file": str(path)}}
+            network.load_state_dict(self._timm(name, self.teacher.size, **weights).state_dict())
+        except UNREADABLE as error:
             raise UserError(path, f"contains no weights of {name}", "use its checkpoint") from error

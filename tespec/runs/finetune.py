@@ -85,10 +85,10 @@ class CellSpec:
                 require_trainable(self.recipe, self.setup, "pretraining.batch_size")
         elif unused:
             raise UserError(unused[0], "this run has no pre-training", "remove it")
-        elif self.checkpoint is None and self.method.pretraining_data != "-" and not planned:
+        elif self.checkpoint is None and self.method.row.pretraining_data != "-" and not planned:
             raise UserError(
                 option,
-                f"is pre-trained on {self.method.pretraining_data}",
+                f"is pre-trained on {self.method.row.pretraining_data}",
                 "give --checkpoint FILE",
             )
 

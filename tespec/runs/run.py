@@ -8,7 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import FrameType
@@ -166,7 +166,7 @@ def run_or_load(
         times |= {"evaluate": evaluation, "total": opened + trained.seconds + evaluation}
         record = records.new_record(
             run.choices,
-            facts=run.method.facts()
+            facts=asdict(run.method.row)
             | ({"backbone": run.settings.backbone} if "backbone" in run.overrides else {}),
             variant=setup.variant,
             config=run.config,

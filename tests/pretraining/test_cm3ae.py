@@ -8,8 +8,9 @@ from loss_cases import cm3ae as network
 from torch.nn.functional import normalize
 
 from baselines import cm3ae
-from baselines.cm3ae import Fusion, contrast_in_groups, draw_masks, event_frame
+from baselines.cm3ae import draw_masks, event_frame, grouped_contrast
 from tespec.datasets.images import GREY_DEVIATION, GREY_MEAN
+from tespec.pretraining.mae import Fusion
 from tespec.pretraining.views import random_resized_crops
 
 LANES, UNIT = 3, 16
@@ -27,17 +28,17 @@ def masked_pixels(model, given, number):
     return masks.repeat_interleave(UNIT, 1).repeat_interleave(UNIT, 2)
 
 
-@pytest.mark.parametrize("kept", [1, 6, 7, 12])
-def test_half_of_what_events_show_is_masked_in_the_frame(kept):
+@pytest.mark.parametrize("visible", [1, 6, 7, 12])
+def test_half_of_what_events_show_is_masked_in_the_frame(visible):
     events, frame = draw_masks(
-        torch.rand(2, 200, 24, generator=torch.Generator().manual_seed(0)), kept
+        torch.rand(2, 200, 24, generator=torch.Generator().manual_seed(0)), visible
     )
-    assert (~events).sum(1).unique().tolist() == (~frame).sum(1).unique().tolist() == [kept]
-    assert (~events & frame).sum(1).min() >= kept // 2
+    assert (~events).sum(1).unique().tolist() == (~frame).sum(1).unique().tolist() == [visible]
+    assert (~events & frame).sum(1).min() >= visible // 2
     # The frame's other visible patches are drawn uniformly from the rest.
     both = (~events & ~frame).sum(1).double().mean().item()
-    assert both == pytest.approx(kept * (kept - kept // 2) / (24 - kept // 2), abs=0.15)
-    assert own("cm3ae").kept(196) == 49  # int(196 * (1 - 0.75))
+    assert both == pytest.approx(visible * (visible - visible // 2) / (24 - visible // 2), abs=0.15)
+    assert own("cm3ae").visible(196) == 49  # int(196 * (1 - 0.75))
 
 
 def test_an_event_frame_says_where_events_of_each_polarity_were():
@@ -48,7 +49,10 @@ def test_an_event_frame_says_where_events_of_each_polarity_were():
 
 
 def test_each_loss_sees_what_it_may_see():
-    """Masked pixels of the frame are targets, never input; events help to reconstruct it only in the fused loss."""
+    """Masked pixels of the frame are targets, never input.
+
+    Events help to reconstruct the frame in the fused loss alone.
+    """
     model, given = network(), pairs(LANES)
     pixels = masked_pixels(model, given, 1)[:, None, None]
     unseen = {"images": torch.where(pixels, pairs(LANES, 1)["images"], given["images"])}
@@ -98,13 +102,13 @@ def test_pairs_are_contrasted_within_groups_of_the_published_size():
     events, frames = torch.randn(2, 6, 4, generator=torch.Generator().manual_seed(0))
     scale = torch.tensor(2.0)
     parts = [
-        contrast_in_groups(*(each[part] for each in (events, frames)), scale, 3)
+        grouped_contrast(*(each[part] for each in (events, frames)), scale, 3)
         for part in (slice(3), slice(3, 6))
     ]
     expected = [torch.stack(values).mean() for values in zip(*parts, strict=True)]
-    torch.testing.assert_close([*contrast_in_groups(events, frames, scale, 3)], expected)
+    torch.testing.assert_close([*grouped_contrast(events, frames, scale, 3)], expected)
     assert own("cm3ae").contrast_pairs == 128
-    together, _ = contrast_in_groups(events, frames, scale, 128)
+    together, _ = grouped_contrast(events, frames, scale, 128)
     assert together > expected[0]  # more negatives
 
 
@@ -118,12 +122,15 @@ def test_the_embedding_is_a_learned_sum_of_the_decoders_tokens():
     tokens = decoder.norm(decoder.blocks(decoder.patch_tokens(features) + decoder.positions))
     weights = decoder.sum.weight[0]
     torch.testing.assert_close(embeddings, (tokens * weights[:, None]).sum(1) + decoder.sum.bias)
-    drawn = decoder.draw(tokens)[1, 3 * 6 + 2].view(UNIT, UNIT)  # the patch in row 3, column 2
+    drawn = decoder.to_pixels(tokens)[1, 3 * 6 + 2].view(UNIT, UNIT)  # the patch in row 3, column 2
     torch.testing.assert_close(images[1, 0, 0, 3 * UNIT :, 2 * UNIT : 3 * UNIT], drawn)
 
 
 def test_the_fusion_is_the_published_one():
-    """The norm's output replaces the residual stream, the MLP starts with a scale of 1e-5, positions are sinusoidal."""
+    """The norm's output replaces the residual stream, and the MLP starts with a scale of 1e-5.
+
+    Positions are sinusoidal.
+    """
     torch.manual_seed(0)
     fusion = Fusion(8, 4, (64, 96)).double()  # 2 x 3 tokens
     # Half of the channels encode the column, half the row, each as sines, then cosines.

@@ -36,11 +36,15 @@ def test_a_teacher_takes_over_running_statistics():
 
 TEACHERS = [
     ("ecddp", 0.992, {"student": "teacher"}),
-    ("ecdp", 0.99, {"backbone": "slow_backbone", "event_head": "slow_head"}),
+    ("ecdp", 0.99, {"backbone": "momentum_backbone", "event_head": "momentum_head"}),
     (
         "moby",
         0.99,
-        {"backbone": "slow_backbone", "norm": "slow_norm", "projector": "slow_projector"},
+        {
+            "backbone": "momentum_backbone",
+            "norm": "momentum_norm",
+            "projector": "momentum_projector",
+        },
     ),
 ]
 

@@ -6,7 +6,7 @@ from torch.nn.functional import normalize
 
 
 def test_the_loss_is_infonce_at_each_number_of_segments_ahead():
-    """Van den Oord et al. (2018), Eq. 4, position by position, with the declared heads and cosines."""
+    """Eq. 4 of van den Oord et al. (2018), with the declared heads and cosines."""
     model, batch = CASES["cpc"]()
     model.eval()
     torch.manual_seed(1)

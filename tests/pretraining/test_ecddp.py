@@ -1,4 +1,4 @@
-"""ECDDP: losses match the published formulas, masks the published shares; memory and the freeze of prototypes.
+"""ECDDP: losses and masks are the published ones; memory, and the freeze of prototypes.
 
 `tests/published/test_ecddp.py` compares losses, starts and schedules with values of the authors'
 functions.
@@ -13,11 +13,13 @@ from torch.nn.functional import log_softmax, normalize
 from torch.nn.utils import get_total_norm
 
 from baselines import ecddp as ecddp_file
-from baselines.ecddp import AttentionPool, Ecddp, cluster
+from baselines.ecddp import Ecddp
 from tespec.core.config import pretraining_settings
 from tespec.core.errors import UserError
 from tespec.models import build_backbone
 from tespec.pretraining.contrast import sinkhorn  # test_contrast.py compares it with SwAV
+from tespec.pretraining.dense import AttentionPool, cluster
+from tespec.pretraining.masking import draw_spread_blocks
 from tespec.pretraining.method import new_network, open_pretraining
 from tespec.training.trainer import Trainer
 
@@ -54,7 +56,7 @@ def same(found, plain, inputs):
 
 
 def test_the_patch_loss_is_the_published_formula():
-    """iBOT loss, model/network/loss.py: mean over all views, half of which are masked, times two."""
+    """iBOT loss, model/network/loss.py: mean over all crops, half of which are masked, times two."""
     model, seen, taught = taught_otherwise(), [maps(0), maps(1)], [maps(3), maps(4)]
     masks = torch.zeros(2, LANES, PLACES, PLACES, dtype=torch.bool)
     masks[0, 0, 1:3, 1] = masks[1, 1, 0] = masks[1, 2, 3, 3] = True
@@ -85,7 +87,7 @@ def test_the_context_loss_is_that_of_the_clusters_that_a_view_shows(monkeypatch)
         3, 1
     )  # rows of tokens
     members = members.expand(LANES, -1, -1)
-    monkeypatch.setattr("baselines.ecddp.cluster", lambda tokens, starts: members)
+    monkeypatch.setattr("tespec.pretraining.dense.cluster", lambda tokens, starts: members)
     # Token rows of the first view show row 0 and 0.8 of row 1; each of the second view shows half
     # of rows 1 and 2.
     boxes = (
@@ -134,8 +136,8 @@ def test_the_student_sees_masked_views_and_the_teacher_the_whole_square(monkeypa
 
 def test_masks_are_in_half_of_the_views_and_of_the_published_shares():
     torch.manual_seed(0)
-    model = ecddp(mask_ratio=own("ecddp").mask_ratio)
-    masks = model._masks(500, 12).flatten(0, 1).double()
+    masks = draw_spread_blocks(500, 12, own("ecddp").mask_ratio, ecddp_file.MIN_BLOCK)
+    masks = masks.flatten(0, 1).double()
     shares = masks.mean((1, 2))
     assert (shares > 0).sum() == 500
     assert shares.mean().item() == pytest.approx(0.065, abs=0.01)
@@ -159,7 +161,7 @@ def test_memory_is_carried_over_the_segments_and_its_weights_are_trained():
 
 @torch.no_grad()
 def test_segments_of_a_sequence_share_views_and_masks_and_only_memory_tells_them_apart():
-    """Of two equal segments, feed-forward networks draw views and masks anew; recurrent ones start at zero memory."""
+    """Feed-forward networks draw crops and masks anew for the second of two equal segments."""
     frame = events(lanes=2, segments=1)["histograms"]
     for recurrent, (lanes, segments) in ((True, (2, 2)), (False, (4, 1))):
         model, given = ecddp(recurrent=recurrent), []
@@ -184,7 +186,7 @@ def test_single_segments_do_not_train_memory_and_are_refused():
         new_network(settings, open_pretraining(settings, None, SIZE))
 
 
-def test_prototypes_are_trained_from_the_second_epoch_on_with_gradients_that_are_clipped_without_theirs():
+def test_prototypes_are_trained_from_the_second_epoch_on_and_not_clipped_before():
     how = dataclasses.replace(
         pretraining_settings("ecddp", "paper").optimisation, steps=4, warmup_steps=0
     )

@@ -11,7 +11,7 @@ from loss_cases import ecdp as small
 from torch.nn.functional import normalize
 
 from baselines import ecdp
-from baselines.ecdp import Ecdp, likeness_divergence, view_contrast, with_correlated_events
+from baselines.ecdp import Ecdp, projected_contrast, similarity_divergence, with_correlated_events
 from tespec.pretraining.contrast import info_nce
 
 LANES = 4
@@ -35,7 +35,7 @@ def test_contrasts_are_the_published_ones():
         torch.stack([(a @ v) * v for a, v in zip(each, images, strict=True)])
         for each in (events, keys)
     )
-    assert view_contrast(EVENTS, KEYS, IMAGES, 0.2).item() == pytest.approx(
+    assert projected_contrast(EVENTS, KEYS, IMAGES, 0.2).item() == pytest.approx(
         plain_contrast(one / 0.2, two)
     )
     contrast, found = info_nce(EVENTS, IMAGES, 0.1)
@@ -51,7 +51,7 @@ def test_the_alignment_is_the_published_one_and_gradients_flow_through_its_row_s
         wanted = wanted / wanted.sum(1, keepdim=True)
     events = normalize(EVENTS, dim=1)
     divergence = (wanted * (wanted.log() - (events @ events.T / 0.1).log_softmax(1))).sum() / 6
-    losses = likeness_divergence(EVENTS, images, 0.1, 64), divergence
+    losses = similarity_divergence(EVENTS, images, 0.1, 64), divergence
     torch.testing.assert_close(*losses)
     torch.testing.assert_close(*(torch.autograd.grad(each, images) for each in losses))
 
@@ -59,13 +59,13 @@ def test_the_alignment_is_the_published_one_and_gradients_flow_through_its_row_s
 def test_only_pairs_of_a_group_are_aligned():
     events, images = torch.cat([EVENTS, KEYS]), torch.cat([IMAGES, IMAGES])  # equal column sums
     halves = [
-        likeness_divergence(*each, 0.1, 6)
+        similarity_divergence(*each, 0.1, 6)
         for each in zip(events.split(6), images.split(6), strict=True)
     ]
-    torch.testing.assert_close(likeness_divergence(events, images, 0.1, 6), sum(halves) / 2)
-    whole = likeness_divergence(events, images, 0.1, 12)
-    assert whole > likeness_divergence(events, images, 0.1, 6) + 0.01
-    assert likeness_divergence(events, images, 0.1, 5) == whole  # 5 does not divide 12
+    torch.testing.assert_close(similarity_divergence(events, images, 0.1, 6), sum(halves) / 2)
+    whole = similarity_divergence(events, images, 0.1, 12)
+    assert whole > similarity_divergence(events, images, 0.1, 6) + 0.01
+    assert similarity_divergence(events, images, 0.1, 5) == whole  # 5 does not divide 12
 
 
 def test_each_loss_weighs_and_trains_as_published():
@@ -110,7 +110,7 @@ def test_both_networks_see_views_of_their_own_and_images_stay_whole(monkeypatch)
     assert rule == [2, SIZE, (0.45, 1.0), "nearest"]
     assert torch.equal(views, views.round())
     networks, wanted = (
-        (model.backbone, model.slow_backbone, model.teacher),
+        (model.backbone, model.momentum_backbone, model.teacher),
         (*views, given["images"][:, 0]),
     )
     assert all(

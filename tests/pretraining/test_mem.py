@@ -9,26 +9,27 @@ import torch
 from loss_cases import SIZE, TOKENIZER, events, histograms, own
 from loss_cases import mem as network
 from short_runs import setup_in
-from torchvision.transforms import InterpolationMode
 
-from baselines import mem
-from baselines.mem import (
-    GEOMETRIC,
-    PHOTOMETRIC,
-    Mem,
-    MemTokenizer,
-    gumbel_noise,
-    rand_augment,
-    tokenizer_input,
-)
+from baselines import mem, mem_tokenizer
+from baselines.mem_tokenizer import MemTokenizer, tokenizer_input
 from tespec.core.config import pretraining_settings
 from tespec.core.distributed import rank_computes
 from tespec.core.errors import UserError
 from tespec.pretraining import masking
 from tespec.pretraining.masking import block_mask, draw_blocks
-from tespec.pretraining.views import random_resized_crops, random_shifts, random_time_flips
+from tespec.pretraining.tokens import gumbel_noise
+from tespec.pretraining.views import (
+    GEOMETRIC,
+    PHOTOMETRIC,
+    rand_augment,
+    random_resized_crops,
+    random_shifts,
+    random_time_flips,
+)
 from tespec.runs.data import Data
 from tespec.runs.pretrain import pretrain
+from tespec.runs.required import required_settings
+from tespec.runs.validation import validate
 from tespec.weights.files import read_weights
 
 
@@ -39,10 +40,12 @@ def tokenizer(**changes):
 def test_the_tokenizers_loss_is_the_published_one(monkeypatch):
     weight = own("mem-tokenizer").kl_weight
     assert weight == pytest.approx(1e-10 * 384 * 196)
-    said, real = [], mem.tokenizer_losses
-    monkeypatch.setattr(mem, "tokenizer_losses", lambda *given: said.extend(given) or real(*given))
+    arguments, real = [], mem_tokenizer.tokenizer_losses
+    monkeypatch.setattr(
+        mem_tokenizer, "tokenizer_losses", lambda *args: arguments.extend(args) or real(*args)
+    )
     found = tokenizer(kl_weight=weight).eval().loss(events(3, 1), None)[0]
-    drawn, images, logits = (each.double() for each in said)
+    drawn, images, logits = (each.double() for each in arguments)
     error = (drawn - images).square().sum() / (3 * 3 * 64 * 64)
     shares = logits.softmax(1)
     divergence = (shares * (24 * shares).log()).sum()
@@ -61,9 +64,7 @@ def test_noise_is_gumbels_and_processes_draw_what_one_draws():
         lambda n: random_time_flips(histograms(1).expand(n, -1, -1, -1, -1)),
         lambda n: random_shifts(histograms(1).expand(n, -1, -1, -1, -1), 8 / 64),
         lambda n: random_resized_crops(histograms(1).expand(n, -1, -1, -1, -1), (0.2, 1.0)),
-        lambda n: rand_augment(
-            histograms(1).expand(n, -1, -1, -1, -1), GEOMETRIC, InterpolationMode.NEAREST
-        ),
+        lambda n: rand_augment(histograms(1).expand(n, -1, -1, -1, -1), GEOMETRIC, "nearest"),
     ):
         torch.manual_seed(0)
         every = draw(4)
@@ -91,9 +92,7 @@ def test_operations_are_drawn_as_published_and_are_the_same_for_all_frames_of_a_
         [],
         [lambda lane, level, _, number=n: drawn.append((number, level)) or lane for n in range(14)],
     )
-    rand_augment(
-        torch.zeros(4000, 1, 2, 3, dtype=torch.uint8), operations, InterpolationMode.NEAREST
-    )
+    rand_augment(torch.zeros(4000, 1, 2, 3, dtype=torch.uint8), operations, "nearest")
     numbers, levels = (torch.tensor(each) for each in zip(*drawn, strict=True))
     assert len(drawn) == 8000  # two for each lane
     assert (numbers.bincount(minlength=14) / 8000).tolist() == pytest.approx(
@@ -102,7 +101,7 @@ def test_operations_are_drawn_as_published_and_are_the_same_for_all_frames_of_a_
     assert sorted((30 * levels).round().int().unique().tolist()) == [*range(-20, 21)]
     assert levels.mean().item() == pytest.approx(0, abs=0.01)
     counts = histograms(1, 1).expand(40, 3, -1, -1, -1)
-    found = rand_augment(counts, GEOMETRIC, InterpolationMode.NEAREST)
+    found = rand_augment(counts, GEOMETRIC, "nearest")
     assert torch.equal(found, found[:, :1].expand_as(found))
     assert {*found.unique().tolist()} <= {*counts.unique().tolist()}  # counts stay whole
     assert 0.1 < (found != counts).flatten(1).any(1).float().mean() < 1
@@ -110,9 +109,10 @@ def test_operations_are_drawn_as_published_and_are_the_same_for_all_frames_of_a_
 
 def test_training_augments_images_of_the_tokenizer_and_counts_of_the_network(monkeypatch):
     seen = []
-    monkeypatch.setattr(
-        mem, "rand_augment", lambda lanes, *how: seen.append((lanes, *how)) or lanes
-    )
+    for module in (mem, mem_tokenizer):
+        monkeypatch.setattr(
+            module, "rand_augment", lambda lanes, *args: seen.append((lanes, *args)) or lanes
+        )
     tokenizer().train().loss(events(3, 1), None)
     network().train().loss(events(2, 1), None)
     network(True).train().loss(events(2, 1), None)  # memory would be displaced
@@ -120,11 +120,11 @@ def test_training_augments_images_of_the_tokenizer_and_counts_of_the_network(mon
     images, counts = seen
     assert images[0].shape == (3, 3, 64, 64)
     assert images[0].amax((1, 2, 3)).tolist() == [255] * 3
-    assert images[1:] == (GEOMETRIC + PHOTOMETRIC, InterpolationMode.BILINEAR)
+    assert images[1:] == (GEOMETRIC + PHOTOMETRIC, "bilinear")
     assert counts[0].shape == (2, 1, 4, *SIZE)
     assert counts[1][:6] == GEOMETRIC
     assert counts[1][6:] == GEOMETRIC[:1] * 8  # instead of the photometric ones
-    assert counts[2] == InterpolationMode.NEAREST
+    assert counts[2] == "nearest"
 
 
 def test_half_of_the_windows_are_played_backwards_and_all_are_shifted():
@@ -170,7 +170,7 @@ def test_blocks_mask_the_published_share():
 
 
 def test_what_is_named_is_what_is_masked_in_every_segment(monkeypatch):
-    """If a frame is smaller than the backbone's padded input, tokens and masks have rows of different lengths."""
+    """Rows of tokens and of masks have different lengths if the backbone pads the frame."""
     model, seen, grid = network().eval(), [], (2, 2, 4, 6)  # lanes, segments, rows, columns
     logits = torch.randn(*grid, 24, generator=torch.Generator().manual_seed(0))
     tokens = (7 * torch.arange(2 * 2 * 4 * 6) % 24).view(grid)
@@ -214,7 +214,7 @@ def test_the_tokenizer_is_pre_trained_first_and_stays_as_it_is(tiny_world, tmp_p
     for more in ([], ["objective.tokenizer.tokens=16"]):
         resolved = pretraining_settings("mem", "sample", [*few, *more])
         record = pretrain("mem", resolved, data, 0, setup).record
-        required = Mem.upstream_settings(resolved, "mem-tokenizer")
+        required = required_settings(resolved, "mem-tokenizer")
         first = pretrain("mem-tokenizer", required, data, 0, setup)
         assert f"{first.record.name} is already complete" in capsys.readouterr().err
         assert (required.optimisation.steps, required.batch_size, len(first.record.curve)) == (
@@ -227,7 +227,7 @@ def test_the_tokenizer_is_pre_trained_first_and_stays_as_it_is(tiny_world, tmp_p
         names.add(record.name)
     assert len(names) == 2
     model = network(tokenizer=own("mem-tokenizer", "sample", tokens=16))
-    model.load_upstream(first.weights)
+    model.load_required(first.weights)
     torch.testing.assert_close(
         dict(model.tokenizer.state_dict()), read_weights(first.weights)[0], rtol=0, atol=0
     )
@@ -242,10 +242,10 @@ def test_a_tokenizer_that_collapsed_is_reported_and_tokens_count_over_all_batche
     numbers = iter([0, 1] * 2)
     real = model.backbone.tokens
     model.backbone.tokens = lambda images: torch.full_like(real(images), next(numbers))
-    assert model.validate(data, torch.device("cpu"))["perplexity"] == pytest.approx(2.0)
+    assert validate(model, data, torch.device("cpu"))["perplexity"] == pytest.approx(2.0)
     torch.nn.init.zeros_(model.backbone.encoder[-1].weight)
     model.backbone.tokens = real
-    assert model.validate(data, torch.device("cpu"))["perplexity"] == pytest.approx(1.0)
+    assert validate(model, data, torch.device("cpu"))["perplexity"] == pytest.approx(1.0)
     assert (
         "the tokenizer collapsed: 1.00 of 24 tokens are in use on validation data"
         in capsys.readouterr().err

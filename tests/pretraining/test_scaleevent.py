@@ -9,7 +9,7 @@ from baselines.scaleevent import ScaleEvent, active_tokens, distances
 
 
 def test_losses_are_those_of_the_authors_code():
-    """zhiwen-xdu/ScaleEvent, scale_event/pretrain/criterion.py, DistillLoss_With_CrossGram, in float64."""
+    """scale_event/pretrain/criterion.py, DistillLoss_With_CrossGram, in float64."""
     generator = torch.Generator().manual_seed(0)
     events, images = (
         torch.randn(2, 5, 4, generator=generator, dtype=torch.float64) for _ in range(2)

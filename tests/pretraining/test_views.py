@@ -9,11 +9,11 @@ from torchvision.transforms.functional import resized_crop
 
 from tespec.pretraining.views import (
     TRIES,
+    crop_and_resize,
     draw_boxes,
     random_crops,
     random_resized_crops,
     random_views,
-    seen_in,
 )
 
 SIZE = (64, 96)
@@ -56,7 +56,7 @@ def test_views_are_bilinear_crops_the_same_for_all_segments():
             part, (32, 48), mode="bilinear", align_corners=True
         )
         torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-3)
-    half = seen_in(
+    half = crop_and_resize(
         torch.arange(16.0).view(1, 1, 4, 4), torch.tensor([[0.0, 1.0, 1.0, 1 / 3]]), (4, 3)
     )
     assert half[0, 0, 0].tolist() == pytest.approx([3, 2, 1], abs=1e-5)

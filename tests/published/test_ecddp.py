@@ -1,4 +1,4 @@
-"""ECDDP against values of the authors' functions: losses, views, masks, schedules, initial weights, evaluation."""
+"""ECDDP against values of the authors' functions, from its losses to its evaluation."""
 
 import pytest
 import torch
@@ -7,13 +7,14 @@ from published_values import assert_gradient, assert_loss, published
 from torch import nn
 
 from baselines import ecddp as ecddp_file
-from baselines.ecddp import AttentionPool, Ecddp
+from baselines.ecddp import Ecddp
 from tespec.core.config import pretraining_settings
 from tespec.models import build_backbone
 from tespec.pretraining.contrast import PrototypeHead
+from tespec.pretraining.dense import AttentionPool
 from tespec.pretraining.masking import block_mask
 from tespec.pretraining.method import own_settings
-from tespec.pretraining.views import seen_in
+from tespec.pretraining.views import crop_and_resize
 from tespec.tasks import segmentation
 from tespec.tasks.segmentation import VIEWS, AveragedViews
 from tespec.training.optimizer import learning_rate, parameter_groups, weight_decay
@@ -30,7 +31,10 @@ def noise(number, shape):
 
 
 def model_on_tokens(local_views):
-    """Model whose networks return their input as tokens, with heads as in the file; the teacher's are reversed."""
+    """Build a model whose networks return their input as tokens, with heads as in the file.
+
+    The teacher's tokens are reversed.
+    """
     model = ecddp(hidden=16, bottleneck=8, prototypes=32, clusters=8, local_views=local_views)
     for network, first in ((model.student, 0), (model.teacher, 500)):
         parts = {name: PrototypeHead(32, 16, 8, 32) for name in HEADS} | {
@@ -58,7 +62,7 @@ def test_the_total_loss_and_its_gradients_are_the_authors(local_views, monkeypat
     monkeypatch.setattr(ecddp_file, "random_crops", lambda frames, side: frames)
     monkeypatch.setattr(ecddp_file, "pad_to", lambda frames, size: frames)
     monkeypatch.setattr(ecddp_file, "random_views", lambda *_: (next(drawn), values["in boxes"]))
-    monkeypatch.setattr(Ecddp, "_masks", lambda *_: values["in masks"])
+    monkeypatch.setattr(ecddp_file, "draw_spread_blocks", lambda *_: values["in masks"])
     monkeypatch.setattr(Ecddp, "_temperature", values["in temperature"])
     monkeypatch.setattr(torch, "rand", lambda *_: values["in kmeans"])
     model, outputs = model_on_tokens(local_views), {name: [] for name in HEADS}
@@ -156,13 +160,13 @@ def test_views_and_their_positions_are_the_authors():
     """The context loss reads clusters at the positions that the authors' grid gives each token."""
     values = published("ecddp_views")
     image, boxes = values["in image"], values["in boxes"].flatten(0, 1)
-    views = seen_in(image.repeat(2, 1, 1, 1), boxes, values["out views"].shape[-2:])
+    views = crop_and_resize(image.repeat(2, 1, 1, 1), boxes, values["out views"].shape[-2:])
     torch.testing.assert_close(views, values["out views"], rtol=1e-4, atol=1e-5)
     ramp = torch.linspace(-1, 1, image.shape[-1])
     positions = torch.stack(torch.meshgrid(ramp, ramp, indexing="xy")).expand(
         len(boxes), -1, -1, -1
     )
-    grid = seen_in(positions, boxes, values["out grid"].shape[1:3]).movedim(1, -1)
+    grid = crop_and_resize(positions, boxes, values["out grid"].shape[1:3]).movedim(1, -1)
     torch.testing.assert_close(grid, values["out grid"], rtol=1e-4, atol=1e-5)
 
 

@@ -1,4 +1,4 @@
-"""MoBY, ImageNet-supervised and TESPEC: losses, schedules and parameter groups of their authors' code."""
+"""MoBY, ImageNet and TESPEC: losses, schedules and parameter groups of their authors' code."""
 
 import random
 import re
@@ -39,8 +39,8 @@ class Pixels(nn.Module):
 def moby(width, features, **settings):
     """MoBY in double precision on views of `width` channels, with the queues of the values."""
     model = Moby(own("moby", **settings), Pixels(width, features)).double()
-    keys = torch.sin(torch.arange(model.queues.numel(), dtype=torch.float64)).view_as(model.queues)
-    model.queues = normalize(keys, dim=-1)
+    keys = torch.sin(torch.arange(model.queue.numel(), dtype=torch.float64)).view_as(model.queue)
+    model.queue = normalize(keys, dim=-1)
     return model
 
 
@@ -51,21 +51,21 @@ def loss_of(model, views):
 
 def test_mobys_loss_at_its_default_settings():
     values, model = published("images_moby_loss"), moby(256, 256)
-    for name in ("norm", "slow_norm", "projector", "slow_projector", "predictor"):
+    for name in ("norm", "momentum_norm", "projector", "momentum_projector", "predictor"):
         setattr(model, name, nn.Identity())
     views = values["in features"].double().requires_grad_()
     loss = loss_of(model, views)
     assert_loss(loss, values["out loss"])
     assert_gradient(torch.autograd.grad(loss, views)[0], values["grad features"])
-    torch.testing.assert_close(model.queues[:, :4].float(), values["out newest keys"])
-    assert int(model.place) == 4
+    torch.testing.assert_close(model.queue[:, :4].float(), values["out newest keys"])
+    assert int(model.queue_ptr) == 4
 
 
 def test_three_steps_of_mobys_networks_queues_and_momentum():
     values, model = published("images_moby_steps"), moby(10, 12, hidden=16, out=8, queue=8)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            parameter.copy_(values[f"in {name.removeprefix('slow_')}"])
+            parameter.copy_(values[f"in {name.removeprefix('momentum_')}"])
     trained = {
         name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad
     }
@@ -80,12 +80,11 @@ def test_three_steps_of_mobys_networks_queues_and_momentum():
             model.after_step((step + 1) / 10)
     for name, gradient in zip(("views", *trained), gradients, strict=True):
         assert_gradient(gradient, values[f"grad {name}"])
-    torch.testing.assert_close(model.queues, values["out queues"], rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(model.queue, values["out queues"], rtol=1e-6, atol=1e-9)
     for name, parameter in model.named_parameters():
-        if name.startswith("slow"):
-            torch.testing.assert_close(
-                parameter.detach(), values[f"out {name}"], rtol=1e-6, atol=1e-9
-            )
+        if name.startswith("momentum"):
+            expected = values[f"out {name.replace('momentum', 'slow', 1)}"]
+            torch.testing.assert_close(parameter.detach(), expected, rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize("method", ["moby", "imagenet"])
@@ -147,12 +146,12 @@ def test_every_rate_of_a_training_is_timms(schedule, prefix, warmup):
 
 
 def timm_name(name):
-    """Name in this harness of a parameter of Microsoft's Swin, ImageNet's classifier or MoBY's heads."""
+    """Translate the name of a parameter of Microsoft's Swin, the classifier or MoBY's heads."""
     name = name.removeprefix("encoder.")
     name = re.sub(
         r"layers\.(\d)\.downsample", lambda stage: f"layers.{int(stage[1]) + 1}.downsample", name
     )
-    name = re.sub(r"^head", "classify", name)
+    name = re.sub(r"^head", "classifier", name)
     for old, new in (("linear_hidden.1", "0"), ("linear_hidden.2", "1"), ("linear_out", "3")):
         name = name.replace(old, new)
     return f"backbone.swin.{name}" if name.startswith(("layers", "patch_embed")) else name
@@ -178,7 +177,7 @@ def test_stochastic_depth_rises_linearly_and_spares_mobys_momentum_encoder():
         model = Moby(
             own("moby"), build_backbone("swin_tiny", False, 10, (224, 224), 3, settings.drop_path)
         )
-    for network, last in ((model.backbone, 0.2), (model.slow_backbone, 0.0)):
+    for network, last in ((model.backbone, 0.2), (model.momentum_backbone, 0.0)):
         blocks = [block for stage in network.swin.layers for block in stage.blocks]
         rates = [
             [getattr(path, "drop_prob", 0.0) for path in (block.drop_path1, block.drop_path2)]
@@ -193,7 +192,7 @@ def test_classification_losses_and_mixed_labels():
         published("images_classification"),
         Imagenet(own("imagenet"), backbone(channels=1), 20),
     )
-    model.norm = model.classify = nn.Identity()
+    model.norm = model.classifier = nn.Identity()
     labels, logits = values["in labels"], values["in logits"].requires_grad_()
     for name, training, wanted in (
         ("mixed", True, values["out shares"].double()),
@@ -206,22 +205,22 @@ def test_classification_losses_and_mixed_labels():
 
 
 def test_labels_are_mixed_as_published(monkeypatch):
-    """Theirs mixes the first image with the last and so on, ours neighbours, into which the labels are sorted."""
+    """Theirs mixes the first image with the last and so on, ours neighbours, as sorted here."""
     values, model = (
         published("images_classification"),
         Imagenet(own("imagenet"), backbone(channels=1), 20),
     )
     monkeypatch.setattr("timm.data.Mixup._params_per_batch", lambda self: (0.3, False))
     order = [0, 5, 1, 4, 2, 3]
-    _, shares = model._mixed(torch.zeros(6, 1, 8, 8), values["in labels"][order])
+    _, shares = model.mix(torch.zeros(6, 1, 8, 8), values["in labels"][order])
     torch.testing.assert_close(shares, values["out shares"])  # sorted back by `_mixed`
 
 
 def test_the_classifier_starts_as_published():
     """models/swin_transformer.py, _init_weights: a standard deviation of 0.02, no bias."""
     model = Imagenet(own("imagenet"), backbone(channels=1), 1000)
-    assert model.classify.weight.std().item() == pytest.approx(0.02, rel=0.01)
-    assert not model.classify.bias.any()
+    assert model.classifier.weight.std().item() == pytest.approx(0.02, rel=0.01)
+    assert not model.classifier.bias.any()
 
 
 def test_mobys_views_are_blurred_and_solarised_as_published(monkeypatch):

@@ -1,4 +1,4 @@
-"""ECDP and ScaleEvent against values of the authors' own functions (tests/data/published/README.md)."""
+"""ECDP and ScaleEvent against values of the authors' functions (tests/data/published)."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ from tespec.training.optimizer import learning_rate, weight_decay
 
 
 def ecdp(values, **changes):
-    """ECDP with the given outputs of its heads, features of its image network and weights of its linear layer."""
+    """Build ECDP with given outputs of its heads and teacher, and weights of its linear layer."""
     width, features = values["in linear"].shape
     teacher = Teacher(backbone(channels=1, seed=1), 1, SIZE, global_features=True)
     model = Ecdp(own("ecdp", hidden=8, out=width, **changes), backbone(), teacher).eval()
@@ -21,7 +21,7 @@ def ecdp(values, **changes):
     outputs = {
         model.event_predictor: events,
         model.image_predictor: matched,
-        model.slow_head: values["in keys"],
+        model.momentum_head: values["in keys"],
     }
     for module, output in (outputs | {teacher: values["in features"]}).items():
         module.register_forward_hook(lambda *_, output=output: output)
@@ -50,9 +50,9 @@ def test_ecdp_loss_and_gradients(name, changes):
     model, trained = ecdp(values, **changes)
     losses, _ = model.loss(pairs(len(values["in events"])))
     weights = {
-        "views": model.own.event_contrast,
-        "contrast": model.own.contrast,
-        "alignment": model.own.alignment,
+        "views": model.cfg.event_contrast,
+        "contrast": model.cfg.contrast,
+        "alignment": model.cfg.alignment,
     }
     for part, weight in weights.items():
         assert_loss(weight * losses[f"loss_{part}"], values[f"out {part}"])
@@ -73,12 +73,12 @@ def test_ecdp_schedule():
         )
         assert weight_decay(recipe, step) == values["out weight_decay"][number]
         for parameter, slow in zip(
-            model.backbone.parameters(), model.slow_backbone.parameters(), strict=True
+            model.backbone.parameters(), model.momentum_backbone.parameters(), strict=True
         ):
             parameter.data.zero_()
             slow.data.fill_(1.0)
         model.after_step(step / recipe.steps)
-        momentum = next(model.slow_backbone.parameters()).mean().item()
+        momentum = next(model.momentum_backbone.parameters()).mean().item()
         assert momentum == pytest.approx(values["out momentum"][number].item(), abs=1e-6)
 
 
@@ -103,7 +103,7 @@ def test_scaleevent_loss_and_gradients(weights, loss, gradient):
 
 
 def test_scaleevent_optimizer():
-    """The learning rate differs, as declared: the encoder does not start from the teacher's weights."""
+    """The learning rate differs, as declared: the encoder starts from random weights."""
     values, recipe = published("pairs_scaleevent_schedule"), ScaleEvent.recipe.optimisation
     assert recipe.betas == tuple(values["out betas"].tolist())
     assert (recipe.clip.by, recipe.clip.at) == ("norm", values["out max_norm"].item())

@@ -1,4 +1,4 @@
-"""CM3AE and MEM against values of their authors' own functions; `tests/data/published/README.md` names each one."""
+"""CM3AE and MEM against values of their authors' functions (tests/data/published/README.md)."""
 
 import numpy as np
 import pytest
@@ -9,15 +9,16 @@ from published_values import assert_gradient, assert_loss, published
 from torch import nn
 from torchvision.transforms import InterpolationMode
 
-from baselines import mem
-from baselines.cm3ae import Cm3ae, Fusion, MaskedDecoder, draw_masks, positions
-from baselines.mem import GEOMETRIC, PHOTOMETRIC, MemTokenizer, tokenizer_input
+from baselines import mem, mem_tokenizer
+from baselines.cm3ae import Cm3ae, draw_masks
+from baselines.mem_tokenizer import MemTokenizer, tokenizer_input
 from tespec.core.config import pretraining_settings
 from tespec.core.settings import Clip
 from tespec.events.histogram import event_histogram
 from tespec.models import build_backbone
+from tespec.pretraining.mae import Fusion, position_embedding
 from tespec.pretraining.masking import block_mask
-from tespec.pretraining.views import random_time_flips
+from tespec.pretraining.views import GEOMETRIC, PHOTOMETRIC, random_time_flips
 from tespec.training.optimizer import clip, learning_rate, parameter_groups, weight_decay
 
 
@@ -70,8 +71,8 @@ def test_cm3aes_losses_are_its_authors(name, ratio):
 @pytest.mark.parametrize("units", [196, 155])
 def test_cm3aes_masks_are_its_authors(ratio, units):
     values = published("recon_cm3ae_masks")
-    kept = own("cm3ae", mask={"unit": 16, "ratio": ratio}).kept(units)
-    events, frame = draw_masks(values[f"in noise {ratio} {units}"], kept)
+    visible = own("cm3ae", mask={"unit": 16, "ratio": ratio}).visible(units)
+    events, frame = draw_masks(values[f"in noise {ratio} {units}"], visible)
     assert torch.equal(events, values[f"out events {ratio} {units}"])
     assert torch.equal(frame, values[f"out frame {ratio} {units}"])
 
@@ -98,9 +99,11 @@ def test_cm3aes_fusion_is_its_authors():
 
 
 def test_cm3ae_is_trained_as_its_authors_train():
-    """Positions, learning rate and weight decay, the parameters that decay, clipped gradients, initial values."""
+    """Positions, schedules, the parameters that decay, clipped gradients, initial values."""
     values = published("recon_cm3ae_training")
-    torch.testing.assert_close(positions((3, 3), 16), values["out positions"], rtol=0, atol=1e-6)
+    torch.testing.assert_close(
+        position_embedding((3, 3), 16), values["out positions"], rtol=0, atol=1e-6
+    )
     how = pretraining_settings("cm3ae", "paper").optimisation
     steps = values["in steps"].tolist()
     rates = torch.tensor([learning_rate(how, step) for step in steps], dtype=torch.float64)
@@ -147,8 +150,11 @@ def test_cm3ae_is_trained_as_its_authors_train():
 
 
 def test_cm3aes_decoder_has_its_authors_size():
-    """models/mae.py, mae_vit_base_patch16: eight blocks of width 512 with 16 heads, which draw patches of 16 px."""
-    decoder = MaskedDecoder(own("cm3ae"), build_backbone("swin_micro", False, 2, (64, 96), 1), 1)
+    """models/mae.py, mae_vit_base_patch16: eight blocks of width 512 with 16 heads."""
+    backbones = (
+        build_backbone("swin_micro", False, 2, (64, 96), channels) for channels in (None, 1)
+    )
+    decoder = Cm3ae(own("cm3ae"), *backbones).frame_decoder
     assert (
         len(decoder.blocks),
         decoder.blocks[0].attn.num_heads,
@@ -158,7 +164,11 @@ def test_cm3aes_decoder_has_its_authors_size():
         16,
         512,
     )
-    assert (decoder.unit, decoder.draw.out_features, decoder.sum.in_features) == (16, 256, 4 * 6)
+    assert (decoder.unit, decoder.to_pixels.out_features, decoder.sum.in_features) == (
+        16,
+        256,
+        4 * 6,
+    )
     assert {norm.eps for norm in decoder.modules() if isinstance(norm, nn.LayerNorm)} == {1e-6}
 
 
@@ -181,7 +191,7 @@ def test_the_tokenizers_loss_is_its_authors(name, monkeypatch):
     model = MemTokenizer(own("mem-tokenizer", **(TOKENIZER | small | same))).eval()
     for number, parameter in enumerate(model.parameters()):
         parameter.data = values[f"in parameter {number}"].float()
-    monkeypatch.setattr(mem, "gumbel_noise", lambda logits: values["in noise"])
+    monkeypatch.setattr(mem_tokenizer, "gumbel_noise", lambda logits: values["in noise"])
     logits = []
     model.backbone.encoder.register_forward_hook(lambda _, __, out: logits.append(out))
     histograms = values["in counts"][:, [2, 0]].unsqueeze(1)  # one bin, negative, then positive
@@ -268,7 +278,7 @@ def test_mems_loss_is_its_authors(monkeypatch):
 
 
 def test_mem_and_its_tokenizer_are_trained_as_their_authors_train():
-    """Learning rates and temperature; the tokenizer's rate falls once an epoch there, evenly here."""
+    """The tokenizer's learning rate falls once an epoch there, evenly here."""
     values = published("recon_mem_training")
     for name, prefix, rtol in (("mem", "", 1e-6), ("mem-tokenizer", "tokenizer_", 1.1e-3)):
         how = pretraining_settings(name, "paper").optimisation

@@ -1,4 +1,4 @@
-"""Twins: copies of the sample world's data sets in other layouts, or damaged as real downloads can be."""
+"""Twins: copies of the sample world's data sets in other layouts, or damaged."""
 
 import shutil
 

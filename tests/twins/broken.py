@@ -1,4 +1,4 @@
-"""Defects of real downloads: a change to a copy of a data set of the sample world, and a part of the error message."""
+"""Defects of real downloads: a change to a copy of a data set, and a part of the error message."""
 
 import json
 import shutil
@@ -24,7 +24,10 @@ def at(pattern, spoil):
 
 
 def content(change, name=None):
-    """Change the array of a `.npy` file, a raw array of dtype `name`, or the HDF5 dataset `name` (None removes it)."""
+    """Change the array of a `.npy` file, a raw array of dtype `name`, or an HDF5 dataset.
+
+    A change to None removes the dataset `name`.
+    """
 
     def spoil(path):
         if path.suffix == ".npy":

@@ -1,4 +1,4 @@
-"""Layouts in which the data sets are distributed, converted in place from the layout of the sample world."""
+"""Layouts in which data sets are distributed, converted in place from the sample world's."""
 
 import shutil
 import zipfile
@@ -39,7 +39,10 @@ def into(root, name, *kept):
 
 
 def dsec_labels(root, place, times="semantic/timestamps.txt", flat=False):
-    """Move the masks of each set of classes to folder `place`; `flat`: move sequences out of train and test."""
+    """Move the masks of each set of classes to folder `place`.
+
+    `flat`: move sequences out of train and test.
+    """
     for folder in sorted(path.parents[2] for path in root.glob("**/events/left/events.h5")):
         for classes in DSEC_MASKS:
             target = folder / place.format(classes)
@@ -71,14 +74,14 @@ def made(folder):
 
 
 def one_folder(root):
-    """Unpack DSEC's archives into one folder, as for hamarh/HMNet_pth (.../data/dsec/scripts/prepair.sh)."""
+    """Unpack DSEC's archives into one folder, as hamarh/HMNet_pth (scripts/prepair.sh)."""
     dsec_labels(root, *ARCHIVE)
     for folder in sorted(root.glob("t*/*")):
         shutil.move(folder / "events", made(root / folder.name) / "events")
 
 
 def eraft(root):
-    """Move events to events_left, as uzh-rpg/E-RAFT (download_dsec_test.py) does, and times next to the masks."""
+    """Move events to events_left, as uzh-rpg/E-RAFT (download_dsec_test.py), and times to masks."""
     dsec_labels(root, "semantic/left/{}", "semantic/left/{}_semantic_timestamps.txt")
     for folder in sorted(root.glob("t*/*")):
         shutil.move(folder / "events" / "left", folder / "events_left")
@@ -128,7 +131,7 @@ def without_size(root):
 
 
 def older(root):
-    """Write event type 0 instead of 12, and boxes with the fields ts and confidence, as in older files."""
+    """Write event type 0 instead of 12, and boxes with ts and confidence, as in older files."""
     for path in root.glob("*/*_td.dat"):
         path.write_bytes(path.read_bytes().replace(EVENT_TYPE, b"\x00\x08", 1))
     for path in root.glob("*/*_bbox.npy"):

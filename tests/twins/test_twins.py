@@ -1,4 +1,4 @@
-"""Twins read alike in every layout, and every defect is refused with a one-line error or handled."""
+"""Twins read alike in every layout; defects are refused with a one-line error or handled."""
 
 import dataclasses
 
