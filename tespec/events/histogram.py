@@ -175,11 +175,14 @@ def event_histogram(
         begin, end = np.searchsorted(t, (t_start, t_end + 1))  # includes an event at t_end
         if begin < end:
             times = rvt_bin_times(int(t[begin]), int(t[end - 1]), bins)
-    columns = np.ascontiguousarray(x, np.uint16)
-    rows = np.ascontiguousarray(y, np.uint16)
-    polarities = np.ascontiguousarray(p, np.uint8)
     histogram = np.empty((2 * bins, height, width), np.uint8)
-    count_events(columns, rows, polarities, np.searchsorted(t, times), histogram)
+    count_events(
+        np.ascontiguousarray(x, np.uint16),
+        np.ascontiguousarray(y, np.uint16),
+        np.ascontiguousarray(p, np.uint8),
+        np.searchsorted(t, times),
+        histogram,
+    )
     return histogram
 
 

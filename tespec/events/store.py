@@ -162,8 +162,9 @@ class PackedEvents:
         words = words[index[first] : index[end]]
         offsets = index[first : end + 1] - index[first]
         if not _is_sound(words, offsets, self.height, self.width):
-            what = "damaged: events outside of the sensor or out of order"
-            raise UserError(self.path / WORDS, what, AGAIN)
+            raise UserError(
+                self.path / WORDS, "damaged: events outside of the sensor or out of order", AGAIN
+            )
         return words, offsets, self._first_ms + first
 
 
@@ -177,8 +178,11 @@ def open_store(folder: Path) -> PackedEvents:
     except (FileNotFoundError, ValueError) as error:
         raise UserError(folder, f"{WORDS} or {INDEX} is missing or truncated", AGAIN) from error
     except OSError as error:
-        remedy = "check its disk and permissions, or allow more open files (ulimit -n)"
-        raise UserError(folder, f"cannot be opened ({error.strerror})", remedy) from error
+        raise UserError(
+            folder,
+            f"cannot be opened ({error.strerror})",
+            "check its disk and permissions, or allow more open files (ulimit -n)",
+        ) from error
     milliseconds = facts.t_last // MILLISECOND - facts.t_first // MILLISECOND + 1
     matches: Any = len(words) == facts.count and len(index) == milliseconds + 1
     if matches:
@@ -410,10 +414,11 @@ def count_events(x, y, p, ends, histogram):  # type: ignore[no-untyped-def]
         first, positive = np.uint32(k * area), np.uint32(bins * area)
         _clear(histogram, k)
         for begin in range(ends[k], ends[k + 1], BLOCK):
-            end = min(begin + BLOCK, ends[k + 1])
-            xs = x[begin:end]
-            ys = y[begin:end]
-            ps = p[begin:end]
+            # Slices from zero: their loop is vectorised.
+            block = slice(begin, min(begin + BLOCK, ends[k + 1]))
+            xs = x[block]
+            ys = y[block]
+            ps = p[block]
             for i in range(len(xs)):
                 pixel = np.uint32(ys[i]) * width + np.uint32(xs[i])
                 cells[i] = first + np.uint32(ps[i]) * positive + pixel

@@ -19,7 +19,13 @@ def reads(path: Path) -> bool:
 
 
 def open_recording(path: Path, sensor: Size | None = None, default: Size | None = None) -> Reader:
-    """Open an `events.h5` file; times are t + t_offset, on the clock of the labels."""
+    """Open an `events.h5` file; times are t + t_offset, on the clock of the labels.
+
+    Args:
+        path: the file.
+        sensor: (height, width) in px given by the user.
+        default: (height, width) in px if nothing else names it, see `resolve_size`.
+    """
     size = resolve_size(path, sensor, default=default or SENSOR)
     with hdf5.translate_errors(path, OFFSET):
         offset = int(hdf5.dataset(path, OFFSET, "iu", 0)[()])

@@ -148,8 +148,9 @@ class Dataset(h5py.Dataset):
         if isinstance(selected, int):
             selected = range(selected, selected + 1)
         if len(selected) * self.row_bytes > LARGEST_READ:
-            what = f"{self.name[1:]} has the implausible shape {self.shape}"
-            raise UserError(self.path, what, AGAIN)
+            raise UserError(
+                self.path, f"{self.name[1:]} has the implausible shape {self.shape}", AGAIN
+            )
         if self.encoding and selected:
             step = self.chunks[0]
             chunks = self.stored[selected.start // step : -(-selected.stop // step)]
@@ -163,34 +164,29 @@ class Dataset(h5py.Dataset):
         """Bytes of a chunk after decompression, or -1 if it is damaged."""
         if size > 2 * self.chunk_bytes + 1024:
             return -1
-        end = size  # bytes before the checksum
         for position, (number, values) in reversed(list(enumerate(self.encoding))):
             if number == SHUFFLE or mask >> position & 1:
                 continue
             if number == FLETCHER32:
                 size -= 4
-                end -= 4
                 continue
-            content = os.pread(self.descriptor, BLOSC_HEADER.size if number == BLOSC else end, at)
+            content = os.pread(self.descriptor, BLOSC_HEADER.size if number == BLOSC else size, at)
             if number == BLOSC:  # c-blosc, README_CHUNK_FORMAT.rst
-                _, size, _, compressed = BLOSC_HEADER.unpack(content)
-                is_complete = BLOSC_HEADER.size <= compressed <= end
+                _, decoded, _, compressed = BLOSC_HEADER.unpack(content)
+                size = decoded if BLOSC_HEADER.size <= compressed <= size else -1
             elif number == ZSTD:
                 size = zstandard.frame_content_size(content)
-                is_complete = True
                 if size <= self.chunk_bytes + 4:  # 4 bytes more with a checksum
                     # HDF5's filter returns arbitrary values for a damaged chunk
                     zstandard.decompress(content)
             elif number == GZIP:
                 inflater = zlib.decompressobj()
-                size = len(inflater.decompress(content, self.chunk_bytes + 5))
-                is_complete = inflater.eof
+                decoded = len(inflater.decompress(content, self.chunk_bytes + 5))
+                size = decoded if inflater.eof else -1
             else:
-                size = int(_lzf_size(np.frombuffer(content, np.uint8)))
+                decoded = int(_lzf_size(np.frombuffer(content, np.uint8)))
                 # h5py's filter tries multiples of this size, decompressing from the start.
-                is_complete = values[2:3] == (size,)
-            if not is_complete:
-                return -1
+                size = decoded if values[2:3] == (decoded,) else -1
         return size
 
 
@@ -238,8 +234,9 @@ def _part(path: Path, name: str, codec: int | None, state: tuple[int, int, int])
             raise UserError(path, f"has no dataset {name}", "give a complete recording")
         is_elsewhere = Path(dataset.file.filename) != path or dataset.is_virtual
         if is_elsewhere or dataset.id.get_create_plist().get_external_count():
-            remedy = "give a file that contains its data"
-            raise UserError(path, f"{name} is stored in another file", remedy)
+            raise UserError(
+                path, f"{name} is stored in another file", "give a file that contains its data"
+            )
         stored = Dataset(path, dataset)
         _check_encoding(path, name, stored, codec)
         _check_chunks(path, name, stored)
@@ -328,8 +325,11 @@ def dataset(path: Path, name: str, kinds: str, dimensions: int = 1) -> Dataset:
     stored = part(path, name)
     if stored.dtype.kind not in kinds or stored.ndim != dimensions:
         expected = {"f": "float", "u": "unsigned integer"}.get(kinds, "integer")
-        what = f"{name} is {stored.dtype} of shape {stored.shape}, not {dimensions}-D {expected}"
-        raise UserError(path, what, AGAIN)
+        raise UserError(
+            path,
+            f"{name} is {stored.dtype} of shape {stored.shape}, not {dimensions}-D {expected}",
+            AGAIN,
+        )
     return stored
 
 
