@@ -1,5 +1,6 @@
 """Event histograms (Eq. 3): the number of events per polarity, time bin and pixel."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -121,6 +122,21 @@ def rvt_bin_times(first: int, last: int, bins: int) -> NDArray[np.int64]:
     return np.concatenate(([first], first + exact - reach + before, [last + 1])).astype(np.int64)
 
 
+def _bin_times(
+    rule: str, t_start: int, t_end: int, bins: int, select: Callable[[int, int], Column]
+) -> NDArray[np.int64]:
+    """Compute bin borders by a rule; `select` returns the times (N,) of t0 <= t < t1 in us."""
+    if rule not in RULES:
+        raise ValueError(f"unknown binning rule {rule!r}; choose from {', '.join(RULES)}")
+    times = bin_times(t_start, t_end, bins)
+    if rule == "rvt":
+        # includes an event at t_end, as uzh-rpg/RVT, scripts/genx/preprocess_dataset.py
+        t = select(t_start, t_end + 1)
+        if len(t):
+            times = rvt_bin_times(int(t[0]), int(t[-1]), bins)
+    return times
+
+
 def event_histogram(
     x: Column,
     y: Column,
@@ -165,16 +181,12 @@ def event_histogram(
         >>> histogram[:, 0].tolist()  # negative in bins 0 and 1, then positive
         [[0, 1, 0], [0, 0, 0], [0, 0, 1], [0, 0, 1]]
     """
-    if rule not in RULES:
-        raise ValueError(f"unknown binning rule {rule!r}; choose from {', '.join(RULES)}")
     check_events(x, y, t, p, height, width)
     if (t[1:] < t[:-1]).any():
         raise ValueError("the events are not sorted by time")
-    times = bin_times(t_start, t_end, bins)
-    if rule == "rvt":
-        begin, end = np.searchsorted(t, (t_start, t_end + 1))  # includes an event at t_end
-        if begin < end:
-            times = rvt_bin_times(int(t[begin]), int(t[end - 1]), bins)
+    times = _bin_times(
+        rule, t_start, t_end, bins, lambda t0, t1: t[slice(*np.searchsorted(t, (t0, t1)))]
+    )
     histogram = np.empty((2 * bins, height, width), np.uint8)
     count_events(
         np.ascontiguousarray(x, np.uint16),
@@ -219,8 +231,6 @@ def window_histograms(
     region = region or Region(stream.height, stream.width)
     if limits.ndim != 2 or limits.shape[1] != 2:
         raise ValueError(f"windows have the shape {limits.shape} instead of (T, 2)")
-    if rule not in RULES:
-        raise ValueError(f"unknown binning rule {rule!r}; choose from {', '.join(RULES)}")
     shape = (len(limits), 2 * bins, region.height, region.width)
     if out is None:
         out = np.empty(shape, np.uint8)
@@ -228,10 +238,6 @@ def window_histograms(
         raise ValueError(f"out must be C-contiguous uint8 {shape}, not {out.dtype} {out.shape}")
     cell_maps = region.cell_maps(maps)
     for histogram, (start, end) in zip(out, limits.tolist(), strict=True):
-        times = bin_times(start, end, bins)
-        if rule == "rvt":
-            t = stream.slice(start, end + 1).t  # as uzh-rpg/RVT, scripts/genx/preprocess_dataset.py
-            if len(t):
-                times = rvt_bin_times(int(t[0]), int(t[-1]), bins)
+        times = _bin_times(rule, start, end, bins, lambda t0, t1: stream.slice(t0, t1).t)
         stream.count_bins(times, cell_maps, histogram)
     return out

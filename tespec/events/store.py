@@ -28,7 +28,6 @@ FORMAT = "tespec packed events"
 HEADER, WORDS, INDEX = "header.json", "events.u32", "index.i64"
 STORE = ".store"  # suffix of a store's folder, after the name of the file it was made from
 AGAIN = "pack the recording again, or copy the store again"
-MAPPED = OPEN_FILES // 2  # memory-mapped stores at most; each has two open files
 LONGEST_HOURS = 8  # with an index of 0.2 GB; a longer recording has a damaged timestamp
 LATEST = 10**17  # us since 1970: the year 5138; today's time in nanoseconds is a larger number
 MILLISECOND = 1000  # us
@@ -198,7 +197,7 @@ def open_store(folder: Path) -> PackedEvents:
     return PackedEvents(folder, facts, mapped)
 
 
-@lru_cache(maxsize=MAPPED)
+@lru_cache(maxsize=OPEN_FILES // 2)  # a store has two files
 def _mapped(folder: Path, *states: tuple[int, int]) -> Arrays:
     """Memory-map the files of a store; `states`, their sizes and times, are only a key."""
     words = np.memmap(regular_file(folder / WORDS), "<u4", mode="r")

@@ -21,13 +21,11 @@ from numpy.typing import NDArray
 from tespec.core.errors import UserError
 from tespec.core.files import OPEN_FILES
 
-OPEN = OPEN_FILES  # open files and datasets at most, each dataset with a chunk cache of 1 MB
 AT_ONCE = 1 << 18  # events per read
 LARGEST_CHUNK = 1 << 27  # bytes; 16.8 M times of 64 bits, while h5py's default chunks have 1 MB
 LARGEST_READ = 1 << 29  # bytes per read
 SUFFIXES = (".h5", ".hdf5")
 COLUMNS = ("events/x", "events/y", "events/t", "events/p")
-DAMAGED_CHUNK = (struct.error, zlib.error, zstandard.ZstdError)
 DAMAGED = (
     OSError,
     RuntimeError,
@@ -36,7 +34,9 @@ DAMAGED = (
     TypeError,
     OverflowError,
     MemoryError,
-    *DAMAGED_CHUNK,
+    struct.error,
+    zlib.error,
+    zstandard.ZstdError,
 )
 AGAIN = "copy it again"
 
@@ -66,7 +66,7 @@ def _state(path: Path) -> tuple[int, int, int]:
     return os.getpid(), stat.st_ino, stat.st_mtime_ns
 
 
-@lru_cache(maxsize=OPEN)
+@lru_cache(maxsize=OPEN_FILES)
 def _open_file(path: Path, state: tuple[int, int, int]) -> h5py.File:
     return h5py.File(path, "r")
 
@@ -226,7 +226,7 @@ def part(path: Path, name: str, codec: int | None = None) -> Dataset:
     return _part(path, name, codec, _state(path))
 
 
-@lru_cache(maxsize=OPEN)
+@lru_cache(maxsize=OPEN_FILES)  # each dataset with a chunk cache of at most 1 MB
 def _part(path: Path, name: str, codec: int | None, state: tuple[int, int, int]) -> Dataset:
     with translate_errors(path, name):
         dataset = open_file(path).get(name)
