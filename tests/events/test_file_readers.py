@@ -102,8 +102,9 @@ TEXTS = {
 NAME_THEIR_SIZE = ("E2VID", "Metavision with size", "faery")
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".TXT"])
-@pytest.mark.parametrize("layout", TEXTS)
+@pytest.mark.parametrize(
+    ("layout", "suffix"), [*((layout, ".csv") for layout in TEXTS), ("RPG", ".TXT")]
+)
 def test_text_in_every_layout_gives_the_same_events(tmp_path, monkeypatch, layout, suffix):
     monkeypatch.setattr(text, "BLOCK", 700)
     events = EVENTS._replace(t=EVENTS.t + EPOCH_US)

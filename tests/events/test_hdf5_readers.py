@@ -122,8 +122,14 @@ def test_hdf5_of_dsec_and_mvsec(tmp_path, monkeypatch, block):
         assert_same_events(read(path), expected)
 
 
-@pytest.mark.parametrize("name", ["a_td.dat.h5", "a_td.h5", "a.hdf5"])
-@pytest.mark.parametrize("writer", [rvt, signed, no_size, m3ed, e2calib, packager])
+@pytest.mark.parametrize(
+    ("writer", "name"),
+    [
+        (rvt, "a_td.dat.h5"),
+        (rvt, "a_td.h5"),
+        *((writer, "a.hdf5") for writer in (signed, no_size, m3ed, e2calib, packager)),
+    ],
+)
 def test_columns_in_the_layouts_of_public_repositories(tmp_path, writer, name):
     path = writer(tmp_path / name, *EVENTS)
     assert_same_events(read(path, SIZE), EVENTS)

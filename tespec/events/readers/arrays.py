@@ -105,8 +105,7 @@ def _read_header(file: IO[bytes], size: int) -> NDArray[Any]:
 
     It takes no memory: all its elements are the same one.
     """
-    is_version_1 = np.lib.format.read_magic(file) == (1, 0)
-    if is_version_1:
+    if np.lib.format.read_magic(file) == (1, 0):
         shape, _, dtype = np.lib.format.read_array_header_1_0(file)
     else:
         shape, _, dtype = np.lib.format.read_array_header_2_0(file)
@@ -223,8 +222,9 @@ def _check_columns(path: Path, columns: Sequence[NDArray[Any]]) -> None:
     shape = (columns[2].size,)
     if any(column.shape != shape or column.dtype.kind not in "biuf" for column in columns):
         types = ", ".join(f"{column.dtype} {column.shape}" for column in columns)
-        remedy = "give four numeric arrays of shape (N,)"
-        raise UserError(path, f"its x, y, t, p are {types}", remedy)
+        raise UserError(
+            path, f"its x, y, t, p are {types}", "give four numeric arrays of shape (N,)"
+        )
 
 
 def as_events(

@@ -59,12 +59,10 @@ def open_recording(path: Path, sensor: Size | None = None, default: Size | None 
     count = number_of(path, begin, RECORD.itemsize)
 
     def chunks() -> Iterator[Events]:
-        state = None
+        first = np.fromfile(path, "<u4", 1, offset=begin)
+        state = np.append(first, NO_JUMP).astype(np.int64)
         for records in read_rows(path, RECORD, begin, count, BLOCK):
-            words = records.view("<u4")
-            if state is None:
-                state = np.array([words[0], NO_JUMP], np.int64)
-            yield Events(*_decode_dat(words, state))
+            yield Events(*_decode_dat(records.view("<u4"), state))
 
     return Reader(path, *size, count, chunks)
 

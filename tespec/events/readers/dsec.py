@@ -14,8 +14,11 @@ SENSOR = (480, 640)  # (height, width) in px
 
 def reads(path: Path) -> bool:
     """Whether an HDF5 file has events and DSEC's offset or index of their times."""
-    is_hdf5 = path.suffix.lower() in hdf5.SUFFIXES
-    return is_hdf5 and hdf5.holds(path, *hdf5.COLUMNS) and hdf5.holds(path, OFFSET, INDEX)
+    return (
+        path.suffix.lower() in hdf5.SUFFIXES
+        and hdf5.holds(path, *hdf5.COLUMNS)
+        and hdf5.holds(path, OFFSET, INDEX)
+    )
 
 
 def open_recording(path: Path, sensor: Size | None = None, default: Size | None = None) -> Reader:

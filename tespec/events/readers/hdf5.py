@@ -126,8 +126,8 @@ class Dataset(h5py.Dataset):
 
     @cached_property
     def grid(self) -> tuple[int, ...]:
-        """Number of chunks along each axis, none if the dataset is contiguous."""
-        sides = zip(self.shape, self.chunks or (), strict=bool(self.chunks))
+        """Number of chunks along each axis of a chunked dataset."""
+        sides = zip(self.shape, self.chunks, strict=True)
         return tuple(-(-side // step) for side, step in sides)
 
     @cached_property
@@ -338,23 +338,10 @@ def read_slices(path: Path, *names: str) -> Iterator[list[NDArray[Any]]]:
 
     Chunks are decoded at most twice.
     """
-    blocks = [_read_blocks(path, name) for name in names]
-    columns = [next(block) for block in blocks]
-    remaining = len(part(path, names[0]))
-    while remaining:
-        pairs = zip(columns, blocks, strict=True)
-        columns = [column if len(column) else next(block) for column, block in pairs]
-        count = min(AT_ONCE, *map(len, columns))
-        yield [column[:count] for column in columns]
-        columns = [column[count:] for column in columns]
-        remaining -= count
-
-
-def _read_blocks(path: Path, name: str) -> Iterator[NDArray[Any]]:
-    """Yield `AT_ONCE` rows of a dataset at a time, or complete chunks if they have more."""
-    stored = part(path, name)
-    step = max(AT_ONCE, stored.chunks[0] if stored.chunks else 0)
-    for begin in range(0, max(len(stored), 1), step):
+    columns = [part(path, name) for name in names]
+    step = max([AT_ONCE, *(column.chunks[0] for column in columns if column.chunks)])
+    for begin in range(0, len(columns[0]), step):
         with translate_errors(path, "a part of the events"):
-            block = stored[begin : begin + step]
-        yield block
+            blocks = [column[begin : begin + step] for column in columns]
+        for first in range(0, len(blocks[0]), AT_ONCE):
+            yield [block[first : first + AT_ONCE] for block in blocks]

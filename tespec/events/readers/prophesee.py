@@ -39,12 +39,12 @@ def read_header(path: Path) -> tuple[dict[str, str], int]:
     """
     with path.open("rb") as file:
         head = file.read(LONGEST_HEADER)
-    if not head:
-        raise UserError(path, "the file is empty", "copy it again, or give a Prophesee recording")
     if not head.startswith(b"% "):
         raise UserError(
             path,
-            "does not start with a header (lines that start with %)",
+            "does not start with a header (lines that start with %)"
+            if head
+            else "the file is empty",
             "copy it again, or give a Prophesee recording",
         )
     fields: dict[str, str] = {}
