@@ -1,4 +1,4 @@
-"""Packed stores in the cache: one for the content of a recording, wherever it is, and a limit of their total size."""
+"""Packed stores in the cache: one per content of a recording, with a limit of their total size."""
 
 import hashlib
 import json
@@ -43,14 +43,16 @@ def stores_folder() -> Path:
 
 
 def cached_store(reader: Reader) -> Path:
-    """Return the path of a recording's store in the cache, whether it exists or not, and protect it from removal.
+    """Return the path of a recording's store in the cache, which may not exist yet.
 
-    The name of a store consists of that of the recording, a hash of sensor size, unit of time and
-    the size, first and last 64 kB of each file, and the time of the latest modification. If name or
-    time are new, the SHA-256 of all bytes is compared with those of stores with the same hash; a
-    link then leads from the new name to the store.
+    This process does not remove the store any more. The name of a store consists of that of the
+    recording, a hash of sensor size, unit of time and the size, first and last 64 kB of all files,
+    and the time of the latest modification. If name or time are new, the SHA-256 of all bytes is
+    compared with those of stores with the same hash; a link then leads from the new name to the
+    store.
     """
-    files, folder = files_of(reader.path), stores_folder()
+    folder = stores_folder()
+    files = files_of(reader.path)
     samples = [[file["bytes"], file["sampled_sha256"]] for file in map(quick_hash, files)]
     state = json.dumps([reader.height, reader.width, reader.unit, samples]).encode()
     content = hashlib.sha256(state).hexdigest()[:16]
@@ -70,20 +72,20 @@ def cached_store(reader: Reader) -> Path:
 
 
 def list_stores() -> list[CachedStore]:
-    """List the stores in the cache except those that are being packed, the least recently used first."""
+    """List the stores in the cache, the least recently used first, without unfinished ones."""
     stores = []
     for path in stores_folder().glob("*"):
         with suppress(OSError):  # not a folder, or removed by another process
             files = [file.stat() for file in path.iterdir()]
-            last_use = max(facts.st_mtime for facts in (path.stat(), *files))
-            unfinished = path.name[0] == "." and time.time() - last_use < ABANDONED
-            if not (path.is_symlink() or unfinished):
-                stores.append(CachedStore(path, sum(facts.st_size for facts in files), last_use))
+            last_use = max(stat.st_mtime for stat in (path.stat(), *files))
+            is_unfinished = path.name[0] == "." and time.time() - last_use < ABANDONED
+            if not (path.is_symlink() or is_unfinished):
+                stores.append(CachedStore(path, sum(stat.st_size for stat in files), last_use))
     return sorted(stores, key=lambda store: store.last_use)
 
 
 def limit_bytes() -> int:
-    """Largest total size of the stores: `$TESPEC_CACHE_LIMIT` in GB, else a quarter of the disk."""
+    """Return the limit in bytes: `$TESPEC_CACHE_LIMIT` in GB, else a quarter of the disk."""
     if not (text := os.environ.get(LIMIT)):
         return _disk(stores_folder()).total // 4
     if not re.fullmatch(r"\d+(\.\d+)?", text):
@@ -95,31 +97,29 @@ def remove(store: Path) -> None:
     """Remove a store from the cache."""
     removed = store.with_name(f".{store.name}.removed")
     with suppress(OSError):  # removed by another process
-        # deleting it in place, if killed, would leave a folder without a header
+        # a process killed while it deletes in place would leave a folder without a header
         store.rename(removed)
         shutil.rmtree(removed)
 
 
 def make_room(events: int) -> None:
-    """Remove the least recently used stores until `events` more events fit into the cache, with a message.
+    """Remove the least recently used stores until `events` more fit into the cache.
 
     Raises:
         UserError: the stores that this process uses and the new ones exceed the limit, or the disk
             is too full.
     """
-    folder, stores, limit, needed = (
-        stores_folder(),
-        list_stores(),
-        limit_bytes(),
-        EVENT_BYTES * events,
-    )
+    folder = stores_folder()
+    limit = limit_bytes()
+    stores = list_stores()
+    needed = EVENT_BYTES * events
     unused = [store for store in stores if store.path.name not in _in_use]
     excess = sum(store.bytes for store in stores) + needed - limit
     if excess > sum(store.bytes for store in unused):
-        what = f"may hold {limit:,} bytes, but the packed events of this run need about {needed:,} more"
         raise UserError(
             folder,
-            what,
+            f"may hold {limit:,} bytes, "
+            f"but the packed events of this run need about {needed:,} more",
             f"set {LIMIT} to more GB, or pack beside the recordings (tespec data prepare)",
         )
     removed = 0
@@ -129,21 +129,30 @@ def make_room(events: int) -> None:
         removed += 1
     if removed:
         say(
-            f"{folder}: least recently used recordings removed: {removed}, for its limit of {limit:,} bytes ({LIMIT})"
+            f"{folder}: least recently used recordings removed: {removed}, "
+            f"for its limit of {limit:,} bytes ({LIMIT})"
         )
     require_disk(folder, events, NO_ROOM)
 
 
 def require_disk(folder: Path, events: int, remedy: str) -> None:
-    """Raise a `UserError` if the disk of a folder lacks space for this number of packed events."""
-    free, needed = _disk(folder).free, EVENT_BYTES * events
+    """Check that the disk of a folder has space for packed events.
+
+    Args:
+        folder: folder of the stores, which may not exist yet.
+        events: number of events.
+        remedy: end of the error message.
+
+    Raises:
+        UserError: the disk is too full.
+    """
+    free = _disk(folder).free
+    needed = EVENT_BYTES * events
     if needed > free:
-        raise UserError(
-            folder, f"has {free:,} bytes free, but the packed events need about {needed:,}", remedy
-        )
+        what = f"has {free:,} bytes free, but the packed events need about {needed:,}"
+        raise UserError(folder, what, remedy)
 
 
 def _disk(folder: Path) -> shutil._ntuple_diskusage:
-    return shutil.disk_usage(
-        next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    )
+    parents = (folder, *folder.absolute().parents)
+    return shutil.disk_usage(next(path for path in parents if path.exists()))

@@ -15,7 +15,7 @@ SAMPLED = 1 << 16  # bytes hashed at the start and at the end of a file
 
 
 def files_of(path: Path) -> tuple[Path, ...]:
-    """Files that hold a recording's events: the file itself, the two of a DDD17 folder, or all files in a folder."""
+    """Return the files of a recording: itself, the two of a DDD17 folder, or all in a folder."""
     if path.is_file():
         return (path,)
     if not path.is_dir():
@@ -41,29 +41,39 @@ def quick_hash(path: Path) -> dict[str, Any]:
 
 
 def is_of(folder: Path, reader: Reader) -> bool:
-    """Whether a store matches a recording by sensor size, and its files by size and sampled SHA-256, ignoring names.
+    """Whether a store matches a recording by sensor size, and sizes and sampled SHA-256 of files.
 
-    A change between the samples that keeps the size is not detected.
+    A change between the samples that keeps the size is not detected. Names are ignored.
+
+    Args:
+        folder: the packed store.
+        reader: the recording.
     """
-    header, found = header_of(folder), map(quick_hash, files_of(reader.path))
-    same = [dict(file, name="") for file in header["source"]["files"]] == [
-        dict(file, name="") for file in found
-    ]
-    return same and (header["height"], header["width"]) == (reader.height, reader.width)
+    header = header_of(folder)
+    packed = [file | {"name": ""} for file in header["source"]["files"]]
+    current = [quick_hash(file) | {"name": ""} for file in files_of(reader.path)]
+    is_same_size = (header["height"], header["width"]) == (reader.height, reader.width)
+    return is_same_size and packed == current
 
 
 def content_sha256(path: Path) -> str:
-    """SHA-256 of all bytes of a recording's files, which are read."""
+    """Read all files of a recording and return their SHA-256."""
     return str(SourceHash(path).describe()["sha256"])
 
 
 class SourceHash:
-    """SHA-256 of a recording's concatenated files, updated while they are decoded: the disk is read only once."""
+    """SHA-256 of a recording's concatenated files, updated while they are decoded.
+
+    So the disk is read only once.
+    """
 
     def __init__(self, path: Path) -> None:
-        self._path, self._files = path, files_of(path)
+        self._path = path
+        self._files = files_of(path)
         self._bytes = sum(file.stat().st_size for file in self._files)
-        self._digest, self._hashed, self._blocks = hashlib.sha256(), 0, self._read()
+        self._hashed = 0
+        self._digest = hashlib.sha256()
+        self._blocks = self._read()
 
     def _read(self) -> Iterator[bytes]:
         for path in self._files:
@@ -71,14 +81,14 @@ class SourceHash:
                 while block := file.read(BLOCK):
                     yield block
 
-    def advance(self, share: float) -> None:
-        """Hash the files up to this share of their bytes."""
-        while self._hashed < share * self._bytes and (block := next(self._blocks, b"")):
+    def advance(self, fraction: float) -> None:
+        """Hash the files up to this fraction of their bytes."""
+        while self._hashed < fraction * self._bytes and (block := next(self._blocks, b"")):
             self._digest.update(block)
             self._hashed += len(block)
 
     def describe(self) -> dict[str, Any]:
-        """Hash the rest; return the recording's name, size and SHA-256, and the `quick_hash` of each file."""
+        """Hash the rest; return name, size and SHA-256, and the `quick_hash` of all files."""
         self.advance(math.inf)  # to the end of the last file, which closes it
         files = [quick_hash(file) for file in self._files]
         return {

@@ -1,5 +1,6 @@
 """Event histograms (Eq. 3): the number of events per polarity, time bin and pixel."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -7,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tespec.events.readers import Column, check_events
-from tespec.events.store import MAX_WIDTH, PackedEvents, Seen, count_events
+from tespec.events.store import MAX_WIDTH, CellMaps, PackedEvents, count_events
 
 RULES = ("edges", "rvt")
 DROPPED = -1
@@ -31,51 +32,61 @@ class Region:
     factor: int = 1  # sensor pixels per histogram pixel, along each side
     keep: str = "nearest"
 
-    def seen(self, maps: PixelMaps | None = None) -> Seen:
+    def cell_maps(self, maps: PixelMaps | None = None) -> CellMaps:
         """Map sensor coordinates to histogram rows (K, 2049) and columns (L, 2049).
 
-        Zooming in repeats some sensor rows and columns: entry [k, c] is the k-th place of
-            coordinate c, or `DROPPED`.
+        Zooming in repeats some sensor rows and columns: entry [k, c] is the k-th row or column
+        that shows coordinate c, or `DROPPED`.
         """
         if maps is None:
-            return _places(self)
-        (rows,), (columns,) = _places(self)
-        return _seen(rows, maps[0]), _seen(columns, maps[1])
+            return _region_maps(self)
+        (rows,), (columns,) = _region_maps(self)
+        return _compose(rows, maps[0]), _compose(columns, maps[1])
 
 
 @lru_cache(maxsize=64)
-def _places(region: Region) -> Seen:
+def _region_maps(region: Region) -> CellMaps:
     """Row (1, 2049) and column (1, 2049) of the region for each sensor coordinate, or `DROPPED`."""
     # those of packed events, and one outside of every region
     coordinates = np.arange(MAX_WIDTH + 1, dtype=np.int32)
-    places = coordinates // region.factor
+    cells = coordinates // region.factor
     if region.keep == "nearest":
-        places[coordinates % region.factor != region.factor // 2] = DROPPED
-    places[-1] = DROPPED
-    rows, columns = (
-        np.where(places < side, places, DROPPED)[None] for side in (region.height, region.width)
-    )
-    return rows.astype(np.int32), columns.astype(np.int32)
+        cells[coordinates % region.factor != region.factor // 2] = DROPPED
+    cells[-1] = DROPPED
+    rows = np.where(cells < region.height, cells, DROPPED)
+    columns = np.where(cells < region.width, cells, DROPPED)
+    return rows[None].astype(np.int32), columns[None].astype(np.int32)
 
 
-def _seen(places: NDArray[np.int32], sources: NDArray[np.int64]) -> NDArray[np.int32]:
-    """Output places (K, 2049) of sensor coordinates, given their `places` in the region and a map of pixels."""
+def _compose(cells: NDArray[np.int32], sources: NDArray[np.int64]) -> NDArray[np.int32]:
+    """Map sensor coordinates to output cells (K, 2049).
+
+    Args:
+        cells: (2049,) cell of the region for each coordinate, or `DROPPED`.
+        sources: cell of the region that each output cell shows, or `DROPPED`.
+    """
     size = len(sources)
-    where = np.flatnonzero(sources != DROPPED)
-    order = where[np.argsort(sources[where], kind="stable")]
-    shown = sources[order]
-    nth = np.arange(len(shown)) - np.searchsorted(shown, shown)
+    filled = np.flatnonzero(sources != DROPPED)
+    outputs = filled[np.argsort(sources[filled], kind="stable")]
+    shown = sources[outputs]
+    repeats = np.arange(len(shown)) - np.searchsorted(shown, shown)
     # The last column is for coordinates that the region drops.
-    seen = np.full((int(nth.max(initial=0)) + 1, size + 1), DROPPED, np.int32)
-    seen[nth, shown] = order
-    return np.ascontiguousarray(seen[:, np.where(places == DROPPED, size, places)])
+    composed = np.full((int(repeats.max(initial=0)) + 1, size + 1), DROPPED, np.int32)
+    composed[repeats, shown] = outputs
+    return np.ascontiguousarray(composed[:, np.where(cells == DROPPED, size, cells)])
 
 
 def bin_times(t_start: int, t_end: int, bins: int) -> NDArray[np.int64]:
-    """Compute bin borders (bins + 1,) in us by the rule "edges" (Eq. 3), from the start of the window to its end.
+    """Compute bin borders by the rule "edges" (Eq. 3), from the window's start to its end.
 
     Bin k holds the events with times[k] <= t < times[k + 1]. In exact arithmetic, these are the
     events with floor((t - t_start) / (t_end - t_start) * bins) == k.
+
+    Returns:
+        (bins + 1,) int64 times in us.
+
+    Raises:
+        ValueError: the window is empty, or `bins` is below 1.
     """
     if t_end <= t_start:
         raise ValueError(f"the window [{t_start}, {t_end}) us is empty")
@@ -86,11 +97,19 @@ def bin_times(t_start: int, t_end: int, bins: int) -> NDArray[np.int64]:
 
 
 def rvt_bin_times(first: int, last: int, bins: int) -> NDArray[np.int64]:
-    """Compute bin borders (bins + 1,) in us by the rule "rvt", from the first event of the window to its last.
+    """Compute bin borders by the rule "rvt", from the window's first event to its last.
 
     Events fall into the same bins as in uzh-rpg/RVT, data/utils/representations.py, including the
     rounding: division and product in float32, the last event in the last bin, and all events in bin
     0 if they have the same time.
+
+    Args:
+        first: time of the first event in us.
+        last: time of the last event in us.
+        bins: time bins per window.
+
+    Returns:
+        (bins + 1,) int64 times in us.
     """
     span = max(last - first, 1)
     k = np.arange(1, bins)
@@ -101,6 +120,21 @@ def rvt_bin_times(first: int, last: int, bins: int) -> NDArray[np.int64]:
     scaled = candidates.astype(np.float32) / np.float32(span) * np.float32(bins)
     before = (np.floor(scaled) < k[:, None]).sum(axis=1)
     return np.concatenate(([first], first + exact - reach + before, [last + 1])).astype(np.int64)
+
+
+def _bin_times(
+    rule: str, t_start: int, t_end: int, bins: int, select: Callable[[int, int], Column]
+) -> NDArray[np.int64]:
+    """Compute bin borders by a rule; `select` returns the times (N,) of t0 <= t < t1 in us."""
+    if rule not in RULES:
+        raise ValueError(f"unknown binning rule {rule!r}; choose from {', '.join(RULES)}")
+    times = bin_times(t_start, t_end, bins)
+    if rule == "rvt":
+        # includes an event at t_end, as uzh-rpg/RVT, scripts/genx/preprocess_dataset.py
+        t = select(t_start, t_end + 1)
+        if len(t):
+            times = rvt_bin_times(int(t[0]), int(t[-1]), bins)
+    return times
 
 
 def event_histogram(
@@ -134,22 +168,33 @@ def event_histogram(
     Returns:
         (2*bins, height, width) uint8, clipped to 10: bins 0 to bins - 1 of the negative events,
         then of the positive.
+
+    Raises:
+        ValueError: the arrays are not integers (N,) on the sensor and sorted by time, the window is
+            empty, or the rule is unknown.
+
+    Example:
+        >>> x, y, t, p = np.array([[1, 2, 2], [0, 0, 0], [10, 30, 70], [0, 1, 1]])
+        >>> histogram = event_histogram(
+        ...     x, y, t, p, t_start=0, t_end=100, bins=2, height=1, width=3
+        ... )
+        >>> histogram[:, 0].tolist()  # negative in bins 0 and 1, then positive
+        [[0, 1, 0], [0, 0, 0], [0, 0, 1], [0, 0, 1]]
     """
-    if rule not in RULES:
-        raise ValueError(f"unknown binning rule {rule!r}; choose from {', '.join(RULES)}")
     check_events(x, y, t, p, height, width)
     if (t[1:] < t[:-1]).any():
         raise ValueError("the events are not sorted by time")
-    times = bin_times(t_start, t_end, bins)
-    if rule == "rvt":
-        begin, end = np.searchsorted(t, (t_start, t_end + 1))  # includes an event at t_end
-        if begin < end:
-            times = rvt_bin_times(int(t[begin]), int(t[end - 1]), bins)
-    columns, rows, on = (
-        np.ascontiguousarray(each, kind) for each, kind in ((x, "u2"), (y, "u2"), (p, "u1"))
+    times = _bin_times(
+        rule, t_start, t_end, bins, lambda t0, t1: t[slice(*np.searchsorted(t, (t0, t1)))]
     )
     histogram = np.empty((2 * bins, height, width), np.uint8)
-    count_events(columns, rows, on, np.searchsorted(t, times), histogram)
+    count_events(
+        np.ascontiguousarray(x, np.uint16),
+        np.ascontiguousarray(y, np.uint16),
+        np.ascontiguousarray(p, np.uint8),
+        np.searchsorted(t, times),
+        histogram,
+    )
     return histogram
 
 
@@ -163,7 +208,7 @@ def window_histograms(
     maps: PixelMaps | None = None,
     out: NDArray[np.uint8] | None = None,
 ) -> NDArray[np.uint8]:
-    """Compute the event histograms of windows of a recording, negative polarity first; see `event_histogram`.
+    """Compute the event histograms of windows of a recording; see `event_histogram`.
 
     Rule "rvt" bins by the first and last event of the full sensor, and counts events at a border in
     both windows.
@@ -178,28 +223,21 @@ def window_histograms(
             default: none.
         out: C-contiguous uint8 array (T, 2*bins, H, W) to overwrite with the result; default: a new
             array.
+
+    Returns:
+        (T, 2*bins, H, W) uint8, clipped to 10, negative polarity first.
     """
-    limits, region = np.asarray(windows, np.int64), region or Region(stream.height, stream.width)
+    limits = np.asarray(windows, np.int64)
+    region = region or Region(stream.height, stream.width)
     if limits.ndim != 2 or limits.shape[1] != 2:
         raise ValueError(f"windows have the shape {limits.shape} instead of (T, 2)")
-    if rule not in RULES:
-        raise ValueError(f"unknown binning rule {rule!r}; choose from {', '.join(RULES)}")
     shape = (len(limits), 2 * bins, region.height, region.width)
-    histograms = np.empty(shape, np.uint8) if out is None else out
-    if (
-        histograms.shape != shape
-        or histograms.dtype != np.uint8
-        or not histograms.flags.c_contiguous
-    ):
-        raise ValueError(
-            f"out must be C-contiguous uint8 {shape}, not {histograms.dtype} {histograms.shape}"
-        )
-    seen = region.seen(maps)
-    for histogram, (start, end) in zip(histograms, limits.tolist(), strict=True):
-        times = bin_times(start, end, bins)
-        if rule == "rvt":
-            t = stream.slice(start, end + 1).t  # as uzh-rpg/RVT, scripts/genx/preprocess_dataset.py
-            if len(t):
-                times = rvt_bin_times(int(t[0]), int(t[-1]), bins)
-        stream.count_bins(times, seen, histogram)
-    return histograms
+    if out is None:
+        out = np.empty(shape, np.uint8)
+    if out.shape != shape or out.dtype != np.uint8 or not out.flags.c_contiguous:
+        raise ValueError(f"out must be C-contiguous uint8 {shape}, not {out.dtype} {out.shape}")
+    cell_maps = region.cell_maps(maps)
+    for histogram, (start, end) in zip(out, limits.tolist(), strict=True):
+        times = _bin_times(rule, start, end, bins, lambda t0, t1: stream.slice(t0, t1).t)
+        stream.count_bins(times, cell_maps, histogram)
+    return out

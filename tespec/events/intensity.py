@@ -1,4 +1,4 @@
-"""Intensity from event histograms: TESPEC's estimate (Eq. 7), and the filter of prior work (Eq. 6)."""
+"""Intensity from event histograms: TESPEC's estimate (Eq. 7), and prior work's filter (Eq. 6)."""
 
 import numpy as np
 import torch
@@ -34,34 +34,37 @@ def estimate_intensity(
 
     Returns:
         The video (B, T, H, W) float32 and the image after the last segment (B, H, W) float32.
+
+    Example:
+        >>> histograms = torch.zeros(1, 2, 4, 1, 1, dtype=torch.uint8)  # 2 segments of 2 bins
+        >>> histograms[0, 0, 2:] = 3  # 3 positive events in both bins of the first segment
+        >>> video, state = estimate_intensity(histograms, alpha=0.0, contrast=0.5)
+        >>> video.flatten().tolist(), state.tolist()
+        ([3.0, 3.0], [[[3.0]]])
     """
-    lanes, segments, channels, height, width = _checked(histograms, state, ())
-    bins, compiled = (
-        channels // 2,
-        histograms.device.type == "cpu" and histograms.dtype is torch.uint8,
-    )
-    counts = histograms.flatten(-2)
+    lanes, segments, channels, height, width = _check_shapes(histograms, state, ())
+    bins = channels // 2
+    is_compiled = histograms.device.type == "cpu" and histograms.dtype is torch.uint8
+    counts = histograms.flatten(-2)  # (B, T, 2 * bins, H * W)
     rates = (-alpha / norm_events * _seconds(bin_seconds, histograms)).unsqueeze(-1)
-    # NumPy takes a tenth of torch's time.
-    events = (
-        torch.from_numpy(counts.numpy().sum(-1, dtype=np.int64)) if compiled else counts.sum(-1)
-    )
+    if is_compiled:  # NumPy takes a tenth of torch's time.
+        events = torch.from_numpy(counts.numpy().sum(-1, dtype=np.int64))
+    else:
+        events = counts.sum(-1)  # (B, T, 2 * bins)
     exponents = rates * (events[..., :bins] + events[..., bins:])
     # The gain of a bin decays with the events of all later bins.
     after = exponents.flip(-1).cumsum(-1).flip(-1)
     weights = (contrast * torch.nn.functional.pad(after[..., 1:], (0, 1)).exp()).float()
-    decay = after[..., 0].exp().float()
-    image = (
-        histograms.new_zeros((lanes, height, width), dtype=torch.float32)
-        if state is None
-        else state.float()
-    )
-    if compiled:
+    decay = after[..., 0].exp().float()  # (B, T)
+    if state is None:
+        state = torch.zeros((lanes, height, width), device=histograms.device)
+    image = state.float()
+    if is_compiled:
         # NumPy requests huge pages, torch does not: first access to small pages takes longer than
         # the sums.
         video = torch.from_numpy(np.empty((lanes, segments, height, width), np.float32))
         arrays = (counts, weights, decay, image.flatten(1), video.flatten(-2))
-        _fill_video(*(each.contiguous().numpy() for each in arrays))
+        _fill_video(*(array.contiguous().numpy() for array in arrays))
         # a copy, so that the state does not keep the video alive
         return video, video[:, -1].clone()
     video = torch.zeros((lanes, segments, height, width), device=histograms.device)
@@ -77,47 +80,47 @@ def estimate_intensity(
 
 @njit(cache=True, nogil=True)
 def _fill_video(histograms, weights, decay, images, video):  # type: ignore[no-untyped-def]
-    """Write each image (P,) of the video (B, T, P): the previous image, decayed, plus the weighted signed counts.
+    """Write the images of a video: the previous image, decayed, plus the weighted signed counts.
 
-    Takes histograms (B, T, 2*bins, P) uint8; weights (B, T, bins), decay (B, T) and initial images
-    (B, P) float32.
+    Args:
+        histograms: (B, T, 2*bins, P) uint8.
+        weights: (B, T, bins) float32.
+        decay: (B, T) float32.
+        images: (B, P) float32, before the first segment.
+        video: (B, T, P) float32, overwritten.
     """
     lanes, segments, bins = weights.shape
     for lane in range(lanes):
         previous = images[lane]
         for segment in range(segments):
-            image, histogram = video[lane, segment], histograms[lane, segment]
+            image = video[lane, segment]
+            histogram = histograms[lane, segment]
             for begin in range(0, len(image), BLOCK):
                 block = image[begin : begin + BLOCK]
                 block[:] = decay[lane, segment] * previous[begin : begin + BLOCK]
                 for k in range(bins):
                     weight = weights[lane, segment, k]
-                    negative, positive = (
-                        histogram[k, begin : begin + BLOCK],
-                        histogram[bins + k, begin : begin + BLOCK],
-                    )
+                    negative = histogram[k, begin : begin + BLOCK]
+                    positive = histogram[bins + k, begin : begin + BLOCK]
                     for i in range(len(block)):
                         block[i] += weight * (np.float32(positive[i]) - np.float32(negative[i]))
             previous = image
 
 
-def _checked(histograms: Tensor, state: Tensor | None, planes: tuple[int, ...]) -> torch.Size:
-    """Return the shape of histograms after checking it; a `state` must have the shape (B, *planes, H, W)."""
-    wanted = (len(histograms), *planes, *histograms.shape[-2:])
-    if (
-        histograms.ndim != 5
-        or histograms.shape[2] % 2
-        or (state is not None and state.shape != wanted)
-    ):
-        shapes = f"{tuple(histograms.shape)}, state {None if state is None else tuple(state.shape)}"
+def _check_shapes(histograms: Tensor, state: Tensor | None, planes: tuple[int, ...]) -> torch.Size:
+    """Return the shape of histograms; a `state` must have the shape (B, *planes, H, W)."""
+    expected = (len(histograms), *planes, *histograms.shape[-2:])
+    state_shape = None if state is None else tuple(state.shape)
+    if histograms.ndim != 5 or histograms.shape[2] % 2 or state_shape not in (None, expected):
         raise ValueError(
-            f"histograms have the shape {shapes} instead of (B, T, 2*bins, H, W), {wanted}"
+            f"histograms have the shape {tuple(histograms.shape)}, state {state_shape} "
+            f"instead of (B, T, 2*bins, H, W), {expected}"
         )
     return histograms.shape
 
 
 def _seconds(bin_seconds: float | Tensor, histograms: Tensor) -> Tensor:
-    """Bin lengths (B, T) in s, float64, on the device of the histograms."""
+    """Return bin lengths (B, T) in s, float64, on the device of the histograms."""
     if not isinstance(bin_seconds, Tensor):
         # Filled, not copied: the CPU would wait for a copy to a GPU.
         bin_seconds = torch.full((), bin_seconds, dtype=torch.float64, device=histograms.device)
@@ -132,7 +135,7 @@ def estimate_high_pass(
     contrast: float = 1.0,
     bin_seconds: float | Tensor = 0.005,
 ) -> tuple[Tensor, Tensor]:
-    """Estimate the log-intensity image at the end of each segment by the filter of prior work (Eq. 6), in fp32.
+    """Estimate the log-intensity image at the end of each segment by Eq. 6, in fp32.
 
     Every event counts as if it fell on the end of its bin. A pixel with events in a bin decays by
     exp(-alpha * time since the end of the bin of its last event) and gains contrast * (positive -
@@ -140,34 +143,41 @@ def estimate_high_pass(
     filter that Eq. 6 builds on decays its image on every read (Scheerlinck et al., "Continuous-time
     Intensity Estimation Using Event Cameras", ACCV 2018).
 
-    Arguments and results are those of `estimate_intensity`, except for the state (B, 2, H, W): the
-    image, and the time since each pixel's last event in s, which has no effect on a pixel at zero.
+    Args:
+        histograms: (B, T, 2*bins, H, W) counts, negative polarity first.
+        state: (B, 2, H, W) the image, and the time since each pixel's last event in s, which has no
+            effect on a pixel at zero; None means zeros.
+        alpha: decay in 1/s.
+        contrast: log-intensity step of one event.
+        bin_seconds: length of a bin in s, one for all or (B, T).
+
+    Returns:
+        The video (B, T, H, W) float32 and the state after the last segment (B, 2, H, W) float32.
     """
-    lanes, segments, channels, height, width = _checked(histograms, state, (2,))
-    bins, step = channels // 2, _seconds(bin_seconds, histograms).float()[..., None, None]
-    state = (
-        histograms.new_zeros((lanes, 2, height, width), dtype=torch.float32)
-        if state is None
-        else state.float()
-    )
-    image, age = state.unbind(1)
+    lanes, segments, channels, height, width = _check_shapes(histograms, state, (2,))
+    bins = channels // 2
+    step = _seconds(bin_seconds, histograms).float()[..., None, None]  # (B, T, 1, 1)
+    if state is None:
+        state = torch.zeros((lanes, 2, height, width), device=histograms.device)
+    image, age = state.float().unbind(1)
     gained = torch.zeros((lanes, segments, height, width), device=histograms.device)
     last = torch.full_like(gained, -1.0)  # bin of each pixel's last event in the segment
     # The gain within a segment does not depend on the previous image: compute all segments
     # together, bin by bin.
     for k in range(bins):
-        negative, positive = histograms[:, :, k], histograms[:, :, bins + k]
-        seen = (negative != 0) | (positive != 0)
+        negative = histograms[:, :, k]
+        positive = histograms[:, :, bins + k]
+        has_events = (negative != 0) | (positive != 0)
         decayed = gained * torch.exp(-alpha * step * (k - last))
-        gained = torch.where(
-            seen, decayed + contrast * (positive.float() - negative.float()), gained
-        )
-        last = last.masked_fill(seen, k)
+        changed = decayed + contrast * (positive.float() - negative.float())
+        gained = torch.where(has_events, changed, gained)
+        last = last.masked_fill(has_events, k)
     video = torch.empty_like(gained)
     for segment in range(segments):
-        seconds_here, ended = step[:, segment], last[:, segment]
-        elapsed = age + (ended + 1) * seconds_here
+        seconds = step[:, segment]
+        last_bin = last[:, segment]
+        elapsed = age + (last_bin + 1) * seconds
         changed = torch.exp(-alpha * elapsed) * image + gained[:, segment]
-        image = video[:, segment] = torch.where(ended < 0, image, changed)
-        age = torch.where(ended < 0, age + bins * seconds_here, (bins - 1 - ended) * seconds_here)
+        image = video[:, segment] = torch.where(last_bin < 0, image, changed)
+        age = torch.where(last_bin < 0, age + bins * seconds, (bins - 1 - last_bin) * seconds)
     return video, torch.stack([image, age], 1)

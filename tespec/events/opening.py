@@ -32,17 +32,24 @@ from tespec.events.store import HEADER, PackedEvents, open_store, store_of
 
 
 class Format(Protocol):
-    """A kind of file or folder with events: a module of `tespec.events.readers`, or an object of one's own."""
+    """A kind of file or folder with events: a module of `tespec.events.readers`, or an object."""
 
     def reads(self, path: Path, /) -> bool:
-        """Whether a file or folder is of this kind, judging by its name and by the names inside it."""
+        """Whether a file or folder is of this kind, by its name and the names inside it."""
 
     def open_recording(self, path: Path, sensor: Size | None, default: Size | None, /) -> Reader:
-        """Open a file or folder for which `reads` is true; for the sizes, see `tespec.events.readers.resolve_size`."""
+        """Open a file or folder for which `reads` is true.
+
+        Args:
+            path: the file or folder.
+            sensor: (height, width) in px given by the user.
+            default: (height, width) in px if nothing else names it, see
+                `tespec.events.readers.resolve_size`.
+        """
 
 
-# In order: the first that reads a path opens it. Formats of one's own come first
-# (`FORMATS.insert(0, ...)`).
+# In order: the first that reads a path opens it. Custom formats come first (`FORMATS.insert(0,
+# ...)`).
 FORMATS: list[Format] = [
     dat,
     raw,
@@ -64,7 +71,7 @@ IN_MEMORY = 1 << 24  # events, 64 MB: a recording with more is packed into the c
 
 def format_of(path: Path) -> Format | None:
     """Return the format of a file or folder, or None."""
-    return next((each for each in FORMATS if each.reads(path)), None)
+    return next((kind for kind in FORMATS if kind.reads(path)), None)
 
 
 def open_events(
@@ -72,7 +79,7 @@ def open_events(
 ) -> PackedEvents:
     """Open a recording of any supported format, packed or not.
 
-    A packed store is memory-mapped: the one beside the file, inside the folder, or in the cache.
+    A packed store is memory-mapped: the one next to the file, inside the folder, or in the cache.
     Without one, a small recording is read into memory, 4 bytes an event; a larger one is packed
     into the cache, with a progress bar.
 
@@ -86,23 +93,35 @@ def open_events(
     Raises:
         UserError: the recording is missing or unreadable, or its store does not match it or cannot
             be written.
+
+    Example:
+        >>> recording = open_events("tests/data/davis.aedat4")
+        >>> recording.width, recording.height, recording.count
+        (346, 260, 117667)
+        >>> x, y, t, p = recording.slice(recording.t_first, recording.t_first + 1000)
     """
-    found = find_events(Path(path), sensor, default)
-    if isinstance(found, PackedEvents):
-        return found
-    if found.events <= IN_MEMORY:
-        return load(found)
-    store = cached_store(found)
-    make_room(found.events)
-    with progress(f"packing {found.path.name} into {store.parent}", "events") as advance:
-        pack(found, store, lambda done, total: advance(done, total, ""))
+    recording = find_events(Path(path), sensor, default)
+    if isinstance(recording, PackedEvents):
+        return recording
+    if recording.events <= IN_MEMORY:
+        return load(recording)
+    store = cached_store(recording)
+    make_room(recording.events)
+    with progress(f"packing {recording.path.name} into {store.parent}", "events") as advance:
+        pack(recording, store, lambda done, total: advance(done, total, ""))
     return open_store(store)
 
 
 def find_events(
     path: Path, sensor: Size | None = None, default: Size | None = None
 ) -> PackedEvents | Reader:
-    """Open the packed store of a recording, or return the reader of a recording without one; see `open_events`."""
+    """Open the packed store of a recording, or return its reader if it has none.
+
+    Args:
+        path: file or folder of a recording, or a packed store.
+        sensor: (height, width) in px given by the user.
+        default: (height, width) in px if nothing else names it.
+    """
     folder = store_of(path)
     if not (folder / HEADER).is_file():
         reader = open_reader(path, sensor, default)
@@ -119,25 +138,45 @@ def find_events(
 
 
 def open_reader(path: Path, sensor: Size | None = None, default: Size | None = None) -> Reader:
-    """Return the reader of an original recording; see `open_events`."""
+    """Return the reader of an original recording.
+
+    Args:
+        path: file or folder of the recording.
+        sensor: (height, width) in px given by the user.
+        default: (height, width) in px if nothing else names it.
+
+    Raises:
+        UserError: the path does not exist, cannot be read, or is no recording.
+    """
     if not (path.is_file() or path.is_dir()):
         what = "not a regular file" if path.exists() else "no such file or folder"
         raise UserError(path, what, "check the path")
     if not os.access(path, os.R_OK):
         raise UserError(path, "cannot be read (no permission)", "change its permissions")
-    if (found := format_of(path)) is not None:
-        return found.open_recording(path, sensor, default)
+    kind = format_of(path)
+    if kind is not None:
+        return kind.open_recording(path, sensor, default)
     if path.is_file() and path.suffix.lower() in text.SUFFIXES:
         return text.open_recording(path, sensor, default)  # refuses it, with the header to add
     by_content = (*text.SUFFIXES, ".npy", ".bin", *SUFFIXES)
-    remedy = (
-        f"give a {', '.join((*FILES, *by_content))} file, a packed store or a recording's folder"
+    raise UserError(
+        path,
+        "holds no events in a supported format",
+        f"give a {', '.join((*FILES, *by_content))} file, a packed store or a recording's folder",
     )
-    raise UserError(path, "holds no events in a supported format", remedy)
 
 
 def require_same(folder: Path, path: Path, same: bool) -> None:
-    """Refuse a store that does not match its recording, see `is_of`."""
+    """Refuse a store that does not match its recording.
+
+    Args:
+        folder: the store.
+        path: the recording.
+        same: whether they match, see `is_of`.
+    """
     if not same:
-        what = f"was made from another version of {path.name} or for another sensor size"
-        raise UserError(folder, what, "remove the store and prepare the recording again")
+        raise UserError(
+            folder,
+            f"was made from another version of {path.name} or for another sensor size",
+            "remove the store and prepare the recording again",
+        )

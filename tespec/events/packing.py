@@ -33,8 +33,8 @@ UNHASHED = 64  # tasks of hashing that wait at most, two for each part: 18 MB
 LOOK_AHEAD = 2  # events after one that decide whether it is ahead of its successors
 AHEAD, LARGEST_STEP = 1_000, 10_000  # us, see `in_order`
 EARLIEST = -(1 << 62)  # us, before any event
-TOLERATED = 1e-3  # largest fraction of a recording's events that is dropped, and that is mended
-MANY = 10_000  # events; fewer do not show the resolution and the unit of their clock
+TOLERATED = 1e-3  # largest fraction of events that is dropped, and that gets another time
+MANY = 10_000  # events; a smaller number does not show the resolution and the unit of the clock
 PER_TIME = 10  # events at each time of a clock that is too coarse for them
 QUIETEST = 0.02  # events per pixel and s of a recording over an hour
 HOUR = 3_600_000_000  # us
@@ -50,7 +50,7 @@ NOT_WRITABLE = (
 
 
 class NotWritable(UserError):
-    """Raised if a packed store cannot be written at its place."""
+    """Raised if a packed store cannot be written to its folder."""
 
 
 def load(reader: Reader) -> PackedEvents:
@@ -62,7 +62,7 @@ def load(reader: Reader) -> PackedEvents:
 
 
 def scan(reader: Reader) -> Facts:
-    """Read a recording once without keeping its events; it is refused for the same reasons as when it is packed."""
+    """Read and check a recording as `pack` does, without storing its events."""
     facts = Facts(reader.height, reader.width)
     for _ in in_order(reader, facts):
         pass
@@ -72,22 +72,35 @@ def scan(reader: Reader) -> Facts:
 def pack(
     reader: Reader, folder: Path, progress: Callable[[int, int], None] = lambda done, total: None
 ) -> Path:
-    """Write a recording as a packed store; its folder appears only when it is complete, and is returned.
+    """Write a recording as a packed store, whose folder appears only when it is complete.
 
-    A complete store of the same recording is kept, any other store is replaced. If multiple
-    processes pack into the same folder, one does the work and the others wait, with a message.
-    `progress` is called with the number of events packed so far and the total.
+    A complete store of the same recording is not written again; any other store is replaced. If
+    several processes pack into the same folder, one does the work and the others wait, with a
+    message.
+
+    Args:
+        reader: the recording.
+        folder: path of the store.
+        progress: called with the number of events packed so far and the total.
+
+    Returns:
+        The folder.
+
+    Raises:
+        NotWritable: the folder is no store, or cannot be written.
+        UserError: the recording is damaged.
     """
-    unfinished, replaced = (
-        folder.with_name(f".{folder.name}.{name}") for name in ("unfinished", "replaced")
-    )
+    unfinished = folder.with_name(f".{folder.name}.unfinished")
+    replaced = folder.with_name(f".{folder.name}.replaced")
     try:
         with one_at_a_time(
             folder, lambda holder: say(f"{reader.path}: waiting for {holder}, which is packing it")
         ):
             if folder.exists() and not (folder / HEADER).is_file():
                 raise NotWritable(
-                    folder, "exists but is not a packed store", "remove it, or choose another place"
+                    folder,
+                    "exists but is not a packed store",
+                    "remove it, or choose another folder",
                 )
             with suppress(UserError):  # of an incomplete store
                 open_store(folder)
@@ -103,42 +116,40 @@ def pack(
                     folder.rename(replaced)
                 unfinished.rename(folder)
             finally:
-                for left in (unfinished, replaced):
-                    shutil.rmtree(left, ignore_errors=True)
+                shutil.rmtree(unfinished, ignore_errors=True)
+                shutil.rmtree(replaced, ignore_errors=True)
     except OSError as error:
         if error.errno not in NOT_WRITABLE:
             raise
-        what = f"cannot be written to ({error.strerror}); the events need about {4 * reader.events:,} bytes"
         raise NotWritable(
-            folder.parent, what, "free disk space, or choose a writable folder"
+            folder.parent,
+            f"cannot be written to ({error.strerror}); "
+            f"the events need about {4 * reader.events:,} bytes",
+            "free disk space, or choose a writable folder",
         ) from error
     return folder
 
 
 def _write(reader: Reader, folder: Path, progress: Callable[[int, int], None]) -> None:
     """Write packed events, index and header; one thread hashes the source, one the store."""
-    source, facts = SourceHash(reader.path), Facts(reader.height, reader.width)
-    digests = {store.WORDS: hashlib.sha256(), store.INDEX: hashlib.sha256()}
+    source = SourceHash(reader.path)
+    facts = Facts(reader.height, reader.width)
+    words_hash, index_hash = hashlib.sha256(), hashlib.sha256()
+    tasks: deque[Future[None]] = deque()
     with (
         (folder / store.WORDS).open("wb") as words_file,
         (folder / store.INDEX).open("wb") as index_file,
         ThreadPoolExecutor(1) as source_thread,
         ThreadPoolExecutor(1) as store_thread,
     ):
-
-        def hash_store(words: NDArray[np.uint32], index: NDArray[np.int64]) -> None:
-            digests[store.WORDS].update(words.data)
-            digests[store.INDEX].update(index.data)
-
-        tasks: deque[Future[None]] = deque()
         for words, index in _packed(reader, facts):
             words_file.write(words.data)
             index_file.write(index.data)
+            index_hash.update(index.data)
             total = max(facts.count, reader.events)
             tasks.append(source_thread.submit(source.advance, facts.count / total))
-            tasks.append(store_thread.submit(hash_store, words, index))
-            if len(tasks) > UNHASHED:
-                tasks.popleft().result()
+            tasks.append(store_thread.submit(words_hash.update, words.data))
+            while len(tasks) > UNHASHED:
                 tasks.popleft().result()
             progress(facts.count, total)
         for file in (words_file, index_file):
@@ -146,31 +157,40 @@ def _write(reader: Reader, folder: Path, progress: Callable[[int, int], None]) -
             os.fsync(file.fileno())
         for task in tasks:
             task.result()
-    header: dict[str, Any] = {"format": store.FORMAT, "version": store.VERSION, **asdict(facts)}
-    header["source"] = source.describe()
-    header["sha256"] = {name: digest.hexdigest() for name, digest in digests.items()}
+    header = {
+        "format": store.FORMAT,
+        "version": store.VERSION,
+        **asdict(facts),
+        "source": source.describe(),
+        "sha256": {store.WORDS: words_hash.hexdigest(), store.INDEX: index_hash.hexdigest()},
+    }
     (folder / HEADER).write_text(json.dumps(header, indent=1) + "\n")
 
 
 def _packed(reader: Reader, facts: Facts) -> Iterator[tuple[NDArray[np.uint32], NDArray[np.int64]]]:
     """Yield parts of packed events and of their index; for `facts`, see `in_order`."""
-    words, index, filled, next_ms = np.empty(PART, np.uint32), [np.empty(0, np.int64)], 0, None
+    words = np.empty(PART, np.uint32)
+    index = [np.empty(0, np.int64)]
+    filled = 0  # words of this part
+    indexed = 0  # milliseconds of all parts
     for events in in_order(reader, facts):
-        next_ms = facts.t_first // MILLISECOND if next_ms is None else next_ms
         if filled + len(events.t) > PART:
             yield words[:filled], np.concatenate(index)
-            words, index, filled = np.empty(PART, np.uint32), [np.empty(0, np.int64)], 0
-        index.append(
-            store.pack_words(*events, facts.count - len(events.t), next_ms, words[filled:])
-        )
-        filled, next_ms = filled + len(events.t), next_ms + len(index[-1])
+            words = np.empty(PART, np.uint32)  # the yielded one may wait to be hashed
+            index.clear()
+            filled = 0
+        earlier = facts.count - len(events.t)
+        next_ms = facts.t_first // MILLISECOND + indexed
+        index.append(store.pack_words(*events, earlier, next_ms, words[filled:]))
+        filled += len(events.t)
+        indexed += len(index[-1])
     yield words[:filled], np.concatenate([*index, [facts.count]])
 
 
 def in_order(reader: Reader, facts: Facts) -> Iterator[Events]:
-    """Yield a recording's events on the sensor in time order, in non-empty parts, and add them up in `facts`.
+    """Yield a recording's events on the sensor in time order, in non-empty parts.
 
-    Events off the sensor are dropped. Times that step back are mended:
+    Events off the sensor are dropped. Times that step back are corrected:
 
     - An event that is ahead of its successors is lowered to the time of the next event: the next
       event is earlier by more than 10 ms, or the next two both by more than 1 ms, but the next is
@@ -178,8 +198,8 @@ def in_order(reader: Reader, facts: Facts) -> Iterator[Events]:
     - Any other event that is earlier than one before it, by at most 10 ms, is raised to the latest
       time before it.
 
-    At most .1 % of the events may be dropped, and at most .1 % mended, or one of each. A recording
-    with more of them or with a larger step back (its clock was reset or overflows, it was
+    At most .1 % of the events may be dropped, and at most .1 % corrected, or one of each. A
+    recording with more of them or with a larger step back (its clock was reset or overflows, it was
     concatenated, it is sorted by something else) is refused. So are times that cannot be
     microseconds:
 
@@ -187,7 +207,7 @@ def in_order(reader: Reader, facts: Facts) -> Iterator[Events]:
     - They are coarser than 1 ms, while the bins of histograms are 3 to 10 ms: in at least 10,000
       events, no two different times are 1 ms or less apart, and 10 or more events have the same
       time on average.
-    - They are nanoseconds: at least 10,000 events in over an hour, fewer than 0.02 per pixel and s.
+    - They are nanoseconds: at least 10,000 events in over an hour, below 0.02 per pixel and s.
       Leak currents alone cause about 0.1. The busiest recordings have about 10, which is 0.01 if
       nanoseconds are read as microseconds.
 
@@ -196,89 +216,105 @@ def in_order(reader: Reader, facts: Facts) -> Iterator[Events]:
         facts: height and width of its sensor; the rest is zero before, and complete after the last
             part.
     """
+    path = reader.path
     if reader.width > store.MAX_WIDTH or reader.height > store.MAX_HEIGHT:
-        what = f"its sensor of {reader.width}x{reader.height} px is too large for a packed store"
-        raise UserError(reader.path, what, f"use at most {store.MAX_WIDTH}x{store.MAX_HEIGHT} px")
-    path, hours = reader.path, 0.0
-    times, coarse = 1, True  # number of different times, while none differ by 1 ms or less
-    for events in (part for part in _mended(reader, facts) if len(part.t)):
-        facts.t_first = facts.t_first if facts.count else int(events.t[0])
-        if coarse:
-            gaps = np.diff(events.t, prepend=facts.t_last if facts.count else facts.t_first)
+        raise UserError(
+            path,
+            f"its sensor of {reader.width}x{reader.height} px is too large for a packed store",
+            f"use at most {store.MAX_WIDTH}x{store.MAX_HEIGHT} px",
+        )
+    times = 1  # number of different times
+    is_coarse = True  # no two different times are 1 ms or less apart
+    for events in (part for part in _corrected(reader, facts) if len(part.t)):
+        if not facts.count:
+            facts.t_first = facts.t_last = int(events.t[0])
+        if is_coarse:
+            gaps = np.diff(events.t, prepend=facts.t_last)
             times += int(np.count_nonzero(gaps))
-            coarse = not ((gaps > 0) & (gaps <= MILLISECOND)).any()
-        facts.count, facts.t_last = facts.count + len(events.t), int(events.t[-1])
-        hours = (facts.t_last - facts.t_first) / HOUR
-        if hours >= store.LONGEST_HOURS or max(-facts.t_first, facts.t_last) > LATEST:
-            what = f"has times from {facts.t_first:,} to {facts.t_last:,} us, over 8 h or after the year 5138"
-            remedy = "copy it again, or write its times in microseconds"
+            is_coarse = not ((gaps > 0) & (gaps <= MILLISECOND)).any()
+        facts.count += len(events.t)
+        facts.t_last = int(events.t[-1])
+        span = facts.t_last - facts.t_first
+        if span >= store.LONGEST_HOURS * HOUR or max(-facts.t_first, facts.t_last) > LATEST:
             raise UserError(
-                path, f"{what}, so at least one is damaged, or they are in nanoseconds", remedy
+                path,
+                f"has times from {facts.t_first:,} to {facts.t_last:,} us, over 8 h or after the "
+                "year 5138, so at least one is damaged, or they are in nanoseconds",
+                "copy it again, or write its times in microseconds",
             )
         yield events
     if not facts.count:
         raise UserError(path, "holds no events", "give a recording with events")
-    if coarse and facts.count >= max(MANY, PER_TIME * times):
-        what = f"its {facts.count:,} events have {times:,} different times, more than 1 ms apart: too coarse for bins"
+    if is_coarse and facts.count >= max(MANY, PER_TIME * times):
         raise UserError(
-            path, what, "write its times as integers in microseconds or as float64 in seconds"
+            path,
+            f"its {facts.count:,} events have {times:,} different times, more than 1 ms apart: "
+            "too coarse for bins",
+            "write its times as integers in microseconds or as float64 in seconds",
         )
+    hours = (facts.t_last - facts.t_first) / HOUR
     if hours > 1 and MANY <= facts.count < QUIETEST * facts.height * facts.width * hours * 3600:
-        what = f"its {facts.count:,} events last {hours:.1f} h, so its times are probably in nanoseconds"
-        remedy = "write its times in microseconds, or cut a recording that is really so quiet into parts below 1 h"
-        raise UserError(path, what, remedy)
+        raise UserError(
+            path,
+            f"its {facts.count:,} events last {hours:.1f} h, "
+            "so its times are probably in nanoseconds",
+            "write its times in microseconds, "
+            "or cut a recording that is really so quiet into parts below 1 h",
+        )
 
 
-def _mended(reader: Reader, facts: Facts) -> Iterator[Events]:
-    """Yield parts of a recording without times that step back; `facts` is of the events yielded before."""
-    path, first, end = (
-        reader.path,
-        "",
-        Events(*(np.empty(0, kind) for kind in ("u2", "u2", "i8", "u1"))),
-    )
+def _corrected(reader: Reader, facts: Facts) -> Iterator[Events]:
+    """Yield parts of a recording in time order; `facts` is of the parts before."""
+    end = Events(*(np.empty(0, dtype) for dtype in ("u2", "u2", "i8", "u1")))
     held = end
+    first = ""
     for block in chain(_on_sensor(reader, facts), [end]):
         latest = facts.t_last if facts.count else EARLIEST
         borders = np.concatenate(([latest], held.t, block.t[:1]))
-        is_in_order = (borders[1:] >= borders[:-1]).all() and (block.t[1:] >= block.t[:-1]).all()
-        if is_in_order and len(block.t) > LOOK_AHEAD:  # nearly always; nothing is copied
+        is_sorted = (borders[1:] >= borders[:-1]).all() and (block.t[1:] >= block.t[:-1]).all()
+        if is_sorted and len(block.t) > LOOK_AHEAD:  # nearly always; nothing is copied
             yield held
             yield _select(block, slice(-LOOK_AHEAD))
             held = _select(block, slice(-LOOK_AHEAD, None))
             continue
-        columns: Any = zip(held, block, strict=True)
-        events = Events(*(np.concatenate(pair) for pair in columns))
+        pairs: Any = zip(held, block, strict=True)
+        events = Events(*(np.concatenate(pair) for pair in pairs))
         number = len(events.t) if block is end else max(len(events.t) - LOOK_AHEAD, 0)
-        times, fault = _mend(events.t, latest, number)
-        if fault < number:
-            index, time, before = (
-                facts.count + fault,
-                int(events.t[fault]),
-                int(times[fault - 1]) if fault else latest,
-            )
-            what = f"event {index:,} at {time:,} us is {(before - time) / 1e6:,.3f} s earlier than one before it"
+        times, corrected = _correct(events.t, latest, number)
+        if corrected < number:
+            before = int(times[corrected - 1]) if corrected else latest
+            time = int(events.t[corrected])
             raise UserError(
-                path, what, "sort its events by time, or cut it where its clock starts again"
+                reader.path,
+                f"event {facts.count + corrected:,} at {time:,} us is "
+                f"{(before - time) / 1e6:,.3f} s earlier than one before it",
+                "sort its events by time, or cut it where its clock starts again",
             )
-        mended = np.flatnonzero(times != events.t[:number])
-        if len(mended) and not first:
-            first = f"{events.t[mended[0]]:,} us of event {facts.count + mended[0]:,}"
-        facts.clamped += len(mended)
+        changed = np.flatnonzero(times != events.t[:number])
+        if len(changed) and not first:
+            first = f"{events.t[changed[0]]:,} us of event {facts.count + changed[0]:,}"
+        facts.clamped += len(changed)
         held = _select(events, slice(number, None))
         yield _select(events, slice(number))._replace(t=times)
     if facts.clamped > max(1, TOLERATED * facts.count):
-        what = f"{facts.clamped:,} of {facts.count:,} times are not in order, the first is {first}"
-        raise UserError(path, what, "sort its events by time, or copy it again")
+        raise UserError(
+            reader.path,
+            f"{facts.clamped:,} of {facts.count:,} times are not in order, the first is {first}",
+            "sort its events by time, or copy it again",
+        )
 
 
 @njit(cache=True, nogil=True)
-def _mend(t, latest, number):  # type: ignore[no-untyped-def]
-    """Mend the first times by the rule of `in_order`; return them, and the index of the first that cannot be mended."""
+def _correct(t, latest, number):  # type: ignore[no-untyped-def]
+    """Correct the first `number` times by the rule of `in_order`, until one cannot be corrected.
+
+    Returns the times (number,), and how many of them are in order.
+    """
     times = t[:number].copy()
     for i in range(number):
         if i + 1 < len(t) and latest <= t[i + 1] < t[i]:
-            both = i + 2 < len(t) and max(t[i + 1], t[i + 2]) < t[i] - AHEAD
-            if both or t[i + 1] < t[i] - LARGEST_STEP:
+            both_earlier = i + 2 < len(t) and max(t[i + 1], t[i + 2]) < t[i] - AHEAD
+            if both_earlier or t[i + 1] < t[i] - LARGEST_STEP:
                 times[i] = t[i + 1]
         if times[i] < latest - LARGEST_STEP:
             return times, i
@@ -286,21 +322,24 @@ def _mend(t, latest, number):  # type: ignore[no-untyped-def]
     return times, number
 
 
-def _select(events: Events, which: slice | NDArray[np.bool_]) -> Events:
-    return Events(events.x[which], events.y[which], events.t[which], events.p[which])
+def _select(events: Events, index: slice | NDArray[np.bool_]) -> Events:
+    return Events(events.x[index], events.y[index], events.t[index], events.p[index])
 
 
 def _on_sensor(reader: Reader, facts: Facts) -> Iterator[Events]:
-    """Yield non-empty blocks of a recording's events without those off the sensor, which `facts` counts."""
-    total = columns = rows = 0
-    chunks = (
-        (chunk, begin) for chunk in reader.chunks() for begin in range(0, len(chunk.t), BLOCK)
+    """Yield non-empty blocks of the events on the sensor; `facts` counts the other events."""
+    total = width = height = 0
+    blocks = (
+        _select(chunk, slice(begin, begin + BLOCK))
+        for chunk in reader.chunks()
+        for begin in range(0, len(chunk.t), BLOCK)
     )
-    for block in (_select(chunk, slice(begin, begin + BLOCK)) for chunk, begin in chunks):
+    for block in blocks:
         total += len(block.t)
         last_column, last_row = int(block.x.max()), int(block.y.max())
         if last_column >= reader.width or last_row >= reader.height:
-            columns, rows = max(columns, last_column + 1), max(rows, last_row + 1)
+            width = max(width, last_column + 1)
+            height = max(height, last_row + 1)
             inside = (block.x < reader.width) & (block.y < reader.height)
             block = _select(block, inside)
             facts.dropped += len(inside) - len(block.t)
@@ -311,5 +350,9 @@ def _on_sensor(reader: Reader, facts: Facts) -> Iterator[Events]:
         if len(block.t):
             yield block
     if facts.dropped > max(1, TOLERATED * total) or facts.dropped == total > 0:
-        what = f"has events on {columns}x{rows} px, but its sensor has {reader.width}x{reader.height} px"
-        raise UserError(reader.path, what, "copy it again, or correct the sensor size")
+        raise UserError(
+            reader.path,
+            f"has events on {width}x{height} px, "
+            f"but its sensor has {reader.width}x{reader.height} px",
+            "copy it again, or correct the sensor size",
+        )

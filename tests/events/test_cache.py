@@ -60,7 +60,10 @@ def test_the_least_recently_used_stores_make_room_and_a_line_says_so(
     pack_missing([EventSource(recording(tmp_path / "next.dat", 9))])
     assert not made["older.dat"].exists()
     assert open_events(tmp_path / "new.dat").path == made["new.dat"]
-    line = "least recently used recordings removed: 1, for its limit of 330,000 bytes (TESPEC_CACHE_LIMIT)"
+    line = (
+        "least recently used recordings removed: 1, "
+        "for its limit of 330,000 bytes (TESPEC_CACHE_LIMIT)"
+    )
     assert capsys.readouterr().err == f"{stores}: {line}\n"
     assert {store.path.name.partition("-")[0] for store in list_stores()} == {
         "old.dat",
@@ -76,7 +79,10 @@ def test_what_this_run_uses_or_another_packs_is_never_removed(stores, tmp_path, 
     (stores / ".b.unfinished").mkdir()
     (stores / ".b.unfinished" / "events.u32").write_bytes(bytes(50_000))
     monkeypatch.setenv("TESPEC_CACHE_LIMIT", "0.0002")
-    what = r"stores: may hold 200,000 bytes, but the packed events of this run need about 160,000 more; set TESPEC_CAC"
+    what = (
+        r"stores: may hold 200,000 bytes, but the packed events of this run need about 160,000 "
+        "more; set TESPEC_CAC"
+    )
     with pytest.raises(UserError, match=what):
         make_room(40_000)
     assert [each.path for each in list_stores()] == [store]

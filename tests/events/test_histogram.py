@@ -1,4 +1,4 @@
-"""Histograms: bins, counts, regions, rectified pixels and views, against plain loops and other implementations."""
+"""Histograms: bins, counts, regions, rectified pixels and zooms, against other implementations."""
 
 import subprocess
 import sys
@@ -54,7 +54,7 @@ def test_edges_are_those_of_exact_arithmetic(start, span, bins, data):
 @pytest.mark.parametrize("bins", [1, 3, 10, 41])
 @pytest.mark.parametrize("span", [0, 1, 9, 3000, 49_999, 50_000, 300_000, 3_600_000_000])
 def test_rvt_borders_are_those_of_its_float32_formula(span, bins):
-    """The formula and dtypes of uzh-rpg/RVT's StackedHistogram, also where float32 cannot hold every microsecond."""
+    """Formula and dtypes of uzh-rpg/RVT's StackedHistogram, also beyond float32's precision."""
     first = 7_000_123
     times = rvt_bin_times(first, first + span, bins)
     near = (

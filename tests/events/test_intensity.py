@@ -1,4 +1,4 @@
-"""The intensity estimate of Eq. 7 and the filter of Eq. 6, each against its definition in double precision."""
+"""The intensity estimate of Eq. 7 and the filter of Eq. 6, against their definitions in float64."""
 
 import math
 from functools import partial
@@ -18,14 +18,14 @@ CLOSE = {"rtol": 2e-5, "atol": 5e-4}
 
 
 def state_of(estimate):
-    """Initial state: an image for Eq. 7, an image and the time since each pixel's last event for Eq. 6."""
+    """Initial state: an image, and for Eq. 6 also the time since each pixel's last event."""
     image, age = torch.randn(2, 2, 3, 5, generator=torch.Generator().manual_seed(0)).unbind(1)
     return image if estimate is estimate_intensity else torch.stack([image, 0.1 * age.abs()], 1)
 
 
 @st.composite
 def counts(draw, segments=5):
-    """Strategy for histograms (2, T, 2*bins, 3, 5), from empty to full, also with polarities that cancel."""
+    """Strategy for histograms (2, T, 2*bins, 3, 5), empty to full, some with equal polarities."""
     generator = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     shape = (2, segments, 2, draw(st.sampled_from([1, 4])), 3, 5)
     filled = generator.random(shape) < draw(st.sampled_from([0.0, 0.02, 0.2, 1.0]))
@@ -36,7 +36,7 @@ def counts(draw, segments=5):
 
 
 def bin_by_bin(update, histograms, state, bin_seconds):
-    """Video of `update`, which changes the state of a lane by the counts of one bin, and returns its image."""
+    """Video of `update`, which changes a lane's state by the counts of one bin."""
     states, video = state.double().numpy().copy(), np.zeros((*histograms.shape[:2], 3, 5))
     for place in np.ndindex(histograms.shape[:2]):
         seconds = bin_seconds if isinstance(bin_seconds, float) else float(bin_seconds[place])

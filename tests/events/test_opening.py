@@ -1,4 +1,4 @@
-"""Opening recordings: a packed store is memory-mapped, a small recording read into memory, a large one packed."""
+"""Opening recordings: stores are memory-mapped, small recordings loaded, large ones packed."""
 
 import json
 import os
@@ -120,7 +120,7 @@ def files_in(stores):
 
 
 def test_one_content_has_one_store_whatever_its_name_place_and_time(without_data, tmp_path):
-    """A change between the first and the last 64 kB is noticed by the file's time and the hash of its content."""
+    """A change between the first and the last 64 kB shows in the file's time and content hash."""
     recording, stores = tmp_path / "a.dat", tmp_path / "cache" / "stores"
     events = random_events(40_000, height=260, width=346, end=200_000)
     write_dat(recording, *events, 260, 346)

@@ -1,4 +1,4 @@
-"""Events off the sensor and times that step back: dropped, mended or refused, whatever the chunks of a reader."""
+"""Events off the sensor and times that step back: dropped, corrected or refused."""
 
 import numpy as np
 import pytest
@@ -43,7 +43,7 @@ def plain_rule(events, height, width):
 
 @st.composite
 def damaged_streams(draw):
-    """Events with some times or pixels that are wrong, cut into chunks, and a length of the blocks to read them in."""
+    """Events with some wrong times or pixels, cut into chunks, and the length of blocks."""
     generator = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     count = draw(st.sampled_from([1, 2, 3, 4, 30, 1_200, 2_500]))
     events = random_events(
@@ -126,14 +126,38 @@ def swapped(t, number):
 
 QUIET = random_events(36_000, end=3_600 * 10**6)  # 10 per s for an hour
 DAMAGED = {
-    "clock reset": (np.r_[BUSY.t[:9_000], BUSY.t[9_000:] - BUSY.t[9_000]], r"event 9,000 at 0 us is 1\.\d+ s earlier"),
-    "overflow": (late(BUSY.t, 9_000, -(2**31), 11_000), r"event 9,000 at -2,14\d,\d+,\d+ us is 2,147\.48\d s earlier"),
-    "concatenated": (np.concatenate([BUSY.t[::5]] * 5), r"event 4,000 at \d+ us is 3\.99\d s earlier"),
-    "late burst": (late(BUSY.t, 9_000, number=2), r"event 9,002 at 1,\d+,\d+ us is 1\.\d+ s earlier"),
-    "sorted by polarity": (np.r_[BUSY.t[::2], BUSY.t[1::2]], r"event 10,000 at \d+ us is 3\.99\d s earlier"),
-    "many small steps": (swapped(BUSY.t, 21), r"21 of 20,000 times are not in order, the first is \S+ us of event 701"),
-    "year 5139": (late(BUSY.t, 9_000, 10**17, 11_000), r"to 100,0\S+ us, over 8 h or after the year 5138"),
-    "nanoseconds of a day": (BUSY.t + 1_700_000_000 * 10**9, r"to 1,7\S+ us, over 8 h or after the year 5138"),
+    "clock reset": (
+        np.r_[BUSY.t[:9_000], BUSY.t[9_000:] - BUSY.t[9_000]],
+        r"event 9,000 at 0 us is 1\.\d+ s earlier",
+    ),
+    "overflow": (
+        late(BUSY.t, 9_000, -(2**31), 11_000),
+        r"event 9,000 at -2,14\d,\d+,\d+ us is 2,147\.48\d s earlier",
+    ),
+    "concatenated": (
+        np.concatenate([BUSY.t[::5]] * 5),
+        r"event 4,000 at \d+ us is 3\.99\d s earlier",
+    ),
+    "late burst": (
+        late(BUSY.t, 9_000, number=2),
+        r"event 9,002 at 1,\d+,\d+ us is 1\.\d+ s earlier",
+    ),
+    "sorted by polarity": (
+        np.r_[BUSY.t[::2], BUSY.t[1::2]],
+        r"event 10,000 at \d+ us is 3\.99\d s earlier",
+    ),
+    "many small steps": (
+        swapped(BUSY.t, 21),
+        r"21 of 20,000 times are not in order, the first is \S+ us of event 701",
+    ),
+    "year 5139": (
+        late(BUSY.t, 9_000, 10**17, 11_000),
+        r"to 100,0\S+ us, over 8 h or after the year 5138",
+    ),
+    "nanoseconds of a day": (
+        BUSY.t + 1_700_000_000 * 10**9,
+        r"to 1,7\S+ us, over 8 h or after the year 5138",
+    ),
     "9 h": (late(BUSY.t, 9_000, 9 * 3_600 * 10**6, 11_000), r"to 32,403,9\S+ us, over 8 h or"),
     "float32 since 1970": (
         ((1.5e9 + BUSY.t / 1e4).astype("f4").astype("f8") * 1e6).astype("i8"),
@@ -141,8 +165,11 @@ DAMAGED = {
     ),
     "one time": (np.full(20_000, 5), r"its 20,000 events have 1 different times"),
     "frames of 500 Hz": (BUSY.t // 2_000 * 2_000, r"its 20,000 events have 2,000 different times"),
-    "nanoseconds": (BUSY.t * 1_000, r"its 20,000 events last 1\.1 h, so its times are probably in nanoseconds"),
-}  # fmt: skip
+    "nanoseconds": (
+        BUSY.t * 1_000,
+        r"its 20,000 events last 1\.1 h, so its times are probably in nanoseconds",
+    ),
+}
 
 
 @pytest.mark.parametrize("damage", DAMAGED)

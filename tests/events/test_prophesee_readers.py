@@ -1,4 +1,4 @@
-"""Prophesee's `.dat`, `.raw` and HDF5: clocks, headers, each encoding word by word and against other decoders."""
+"""Prophesee's `.dat`, `.raw` and HDF5: clocks, headers, words of all encodings, other decoders."""
 
 from pathlib import Path
 
@@ -27,8 +27,14 @@ DATA = Path(__file__).parents[1] / "data"
 SIZE = (48, 64)
 EVENTS = random_events(3_000, height=48, width=64, end=120_000)
 POSITIVE, PERIOD, MINUTE = 1 << 11, 1 << 32, 60_000_000
-ROW = np.dtype({"names": ["x", "y", "p", "t"], "formats": ["<u2", "<u2", "<i2", "<i8"], "itemsize": 16,
-                "offsets": [0, 2, 4, 8]})  # fmt: skip
+ROW = np.dtype(
+    {
+        "names": ["x", "y", "p", "t"],
+        "formats": ["<u2", "<u2", "<i2", "<i8"],
+        "itemsize": 16,
+        "offsets": [0, 2, 4, 8],
+    }
+)
 
 
 def decoded(path, sensor=None):
@@ -49,7 +55,7 @@ def evt21(
     halves="little",
     header="% format EVT21;endianness={};width=640;height=480\n% end\n",
 ):
-    """Write words (kind, lower 28 bits, mask) in the order of halves of GenX320 ("little") or IMX636 ("legacy")."""
+    """Write words (kind, lower 28 bits, mask) as GenX320 ("little") or IMX636 ("legacy") does."""
     pairs = [(kind << 28 | value, mask) for kind, value, mask in words]
     step = 1 if halves == "legacy" else -1
     path.write_bytes(header.format(halves).encode() + np.array(pairs, "<u4")[:, ::step].tobytes())
@@ -93,7 +99,7 @@ def rows_of(events):
 
 @pytest.mark.parametrize("encoding", ["dat", "evt2"])
 def test_files_that_expelliarmus_wrote(tmp_path, encoding):
-    """2,600 events, most from the real recording, in files of `expelliarmus` 1.1.12, which do not specify a sensor."""
+    """2,600 events in files of `expelliarmus` 1.1.12, which do not specify a sensor."""
     content = np.load(DATA / "expelliarmus.npz")
     path = tmp_path / ("a.dat" if encoding == "dat" else "a.raw")
     path.write_bytes(content[encoding].tobytes())
@@ -130,21 +136,26 @@ LAST, SILENCE, G = PERIOD - 1, 40 * MINUTE, 10**9
         ([5, 6, SILENCE, SILENCE + 1], [5, 6, SILENCE, SILENCE + 1]),
         ([5, PERIOD - 2 * MINUTE, LAST], [5, PERIOD - 2 * MINUTE, LAST]),
         ([0, SILENCE, SILENCE + 9, LAST, 3], [0, SILENCE, SILENCE + 9, LAST, PERIOD + 3]),
-        ([LAST, 3, 4, SILENCE, SILENCE + 1], [LAST, *(PERIOD + t for t in (3, 4, SILENCE, SILENCE + 1))]),
+        (
+            [LAST, 3, 4, SILENCE, SILENCE + 1],
+            [LAST, *(PERIOD + t for t in (3, 4, SILENCE, SILENCE + 1))],
+        ),
         # Wrap-arounds, with and without a silence across them.
         ([LAST - 1, LAST, 0, 1], [LAST - 1, LAST, PERIOD, PERIOD + 1]),
         ([3_000_000_000, 800_000_000], [3_000_000_000, PERIOD + 800_000_000]),
         ([3 * G, 2, G, 3 * G, 4], [3 * G, PERIOD + 2, PERIOD + G, PERIOD + 3 * G, 2 * PERIOD + 4]),
         # Steps back beside a wrap-around are neither another one nor a silence.
         ([LAST, 0, PERIOD - 2, 1], [LAST, PERIOD, PERIOD - 2, PERIOD + 1]),
-        ([LAST, 0, 1, PERIOD - 9, PERIOD - 8, 2, 3], [LAST, PERIOD, PERIOD + 1, PERIOD - 9, PERIOD - 8,
-                                                      PERIOD + 2, PERIOD + 3]),
+        (
+            [LAST, 0, 1, PERIOD - 9, PERIOD - 8, 2, 3],
+            [LAST, *(PERIOD + t for t in (0, 1, -9, -8, 2, 3))],
+        ),
         ([3, PERIOD - 2, 5], [3, -2, 5]),
         # A step back of up to half the period stays one, for packing to refuse.
-        ([3_000_000_000, 1_000_000_000, 3_000_000_001], [3_000_000_000, 1_000_000_000, 3_000_000_001]),
+        ([3 * G, G, 3 * G + 1], [3 * G, G, 3 * G + 1]),
         # One bad time, far ahead or far behind, moves no other.
         ([7, 8, 4_000_000_000, 9, 10], [7, 8, 4_000_000_000, 9, 10]),
-        ([4_000_000_000, 5, 4_000_000_001, 4_000_000_002], [4_000_000_000, PERIOD + 5, 4_000_000_001, 4_000_000_002]),
+        ([4 * G, 5, 4 * G + 1, 4 * G + 2], [4 * G, PERIOD + 5, 4 * G + 1, 4 * G + 2]),
     ],
 )  # fmt: skip
 def test_the_clock_of_dat_goes_on_over_silences_and_wrap_arounds(
@@ -377,7 +388,7 @@ def cut_chunk(path):
 
 
 def endless_heap(path):
-    """The free space of the heap that holds the attribute's text has no size: HDF5 would search it for ever."""
+    """Write a heap whose free space has no size: HDF5 would search it for ever."""
     ecf_file(path, ecf_chunks()[:1], 1_000, 1_000, {"geometry": "640x480"})
     content = path.read_bytes()
     first = content.index(b"GCOL") + 16  # the text of 7 bytes in 8, and then the free space
@@ -412,26 +423,62 @@ BAD = {
     "text.raw": (lambda path: path.write_text("hello"), "does not start with a header"),
     "percent.raw": (lambda path: path.write_text("%"), "does not start with a header"),
     "endless.dat": (lambda path: path.write_bytes(b"% Height 480"), "its header is incomplete"),
-    "old.dat": (lambda path: dat(path, WORDS, header=f"% Version 1\n{SIZED}"), "unsupported format version 1; give"),
+    "old.dat": (
+        lambda path: dat(path, WORDS, header=f"% Version 1\n{SIZED}"),
+        "unsupported format version 1; give",
+    ),
     "other.dat": (lambda path: dat(path, WORDS, kind=(14, 8)), "event type is 14 of 8 bytes"),
     "untyped.dat": (lambda path: dat(path, [], kind=()), "event type is missing"),
-    "flat.dat": (lambda path: dat(path, [], header="% Height 480\n% Width 0\n"), "sensor size 0x480 px"),
-    "torn.dat": (lambda path: cut(dat(path, WORDS * 5), 3), "truncated: 5 bytes after the last complete event or word"),
-    "evt4.raw": (lambda path: evt3(path, header=b"% format EVT4;height=9;width=9\n"), "encoding 'EVT4'; give an EVT2"),
-    "frames.raw": (lambda path: evt3(path, header=b"% format HISTO3D\n"), "unsupported encoding 'HISTO3D'; give an"),
-    "evt1.raw": (lambda path: evt3(path, header=b"% evt 1.0\n% system_ID 49\n"), "unsupported encoding '1.0'; give an"),
-    "big.raw": (lambda path: evt21(path, (8, 5, 0), halves="big"), "unsupported encoding 'EVT21 big'; give an EVT2"),
-    "torn.raw": (lambda path: cut(evt21(path, (8, 5, 0)), 4), "truncated: 4 bytes after the last complete"),
-    "unknown.raw": (lambda path: evt3(path, header=b"% geometry 9x9\n"), "its header has no encoding"),
-    "unsized.raw": (lambda path: evt3(path, header=UNSIZED), "does not specify the sensor's size; give --sensor"),
+    "flat.dat": (
+        lambda path: dat(path, [], header="% Height 480\n% Width 0\n"),
+        "sensor size 0x480 px",
+    ),
+    "torn.dat": (
+        lambda path: cut(dat(path, WORDS * 5), 3),
+        "truncated: 5 bytes after the last complete event or word",
+    ),
+    "evt4.raw": (
+        lambda path: evt3(path, header=b"% format EVT4;height=9;width=9\n"),
+        "encoding 'EVT4'; give an EVT2",
+    ),
+    "frames.raw": (
+        lambda path: evt3(path, header=b"% format HISTO3D\n"),
+        "unsupported encoding 'HISTO3D'; give an",
+    ),
+    "evt1.raw": (
+        lambda path: evt3(path, header=b"% evt 1.0\n% system_ID 49\n"),
+        "unsupported encoding '1.0'; give an",
+    ),
+    "big.raw": (
+        lambda path: evt21(path, (8, 5, 0), halves="big"),
+        "unsupported encoding 'EVT21 big'; give an EVT2",
+    ),
+    "torn.raw": (
+        lambda path: cut(evt21(path, (8, 5, 0)), 4),
+        "truncated: 4 bytes after the last complete",
+    ),
+    "unknown.raw": (
+        lambda path: evt3(path, header=b"% geometry 9x9\n"),
+        "its header has no encoding",
+    ),
+    "unsized.raw": (
+        lambda path: evt3(path, header=UNSIZED),
+        "does not specify the sensor's size; give --sensor",
+    ),
     "cut.hdf5": (cut_chunk, "events 0 to 1,000 of CD/events are damaged; copy it again"),
     "shuffled.hdf5": (shuffled, "cannot be read; copy it again|compressed with"),
     "vast.hdf5": (vast_chunk, "events 0 to 1,000,000 of CD/events are damaged; copy it again"),
     "heap.hdf5": (endless_heap, "its global heap is damaged; copy it again"),
     "unsized.h5": (written_rows, "does not specify the sensor's size; give --sensor"),
-    "floats.h5": (lambda path: write_h5(path, {"CD/events": np.zeros(3)}), "CD/events is float64 .* not rows of x"),
-    "short.h5": (lambda path: written_rows(path, [(name, "<i4") for name in "xypt"]), r"CD/events is .* not rows of x"),
-}  # fmt: skip
+    "floats.h5": (
+        lambda path: write_h5(path, {"CD/events": np.zeros(3)}),
+        "CD/events is float64 .* not rows of x",
+    ),
+    "short.h5": (
+        lambda path: written_rows(path, [(name, "<i4") for name in "xypt"]),
+        r"CD/events is .* not rows of x",
+    ),
+}
 
 
 @pytest.mark.parametrize("name", BAD)

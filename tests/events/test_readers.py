@@ -1,4 +1,4 @@
-"""Readers of real recordings, and paths that are no recording; each family of formats has a file of its own."""
+"""Readers of real recordings, and paths that are no recording."""
 
 import os
 import re

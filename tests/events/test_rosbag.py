@@ -1,4 +1,4 @@
-"""ROS bags: messages by their published definition, bags written by rosbags, and what cannot be read."""
+"""ROS bags: messages by their published definition, bags written by rosbags, and bad bags."""
 
 import struct
 import sys
@@ -23,7 +23,7 @@ TYPE = "dvs_msgs/msg/EventArray"
 
 
 def ros1_message(events, size=(48, 64), frame="cam"):
-    """Serialise as ROS 1 does: fields one after the other, wiki.ros.org/msg and ROS/Technical Overview."""
+    """Serialise as ROS 1: fields one after the other, wiki.ros.org/msg, ROS/Technical Overview."""
     head = (
         struct.pack("<IIII", 7, 1, 2, len(frame))
         + frame.encode()

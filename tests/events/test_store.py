@@ -1,4 +1,4 @@
-"""Packed stores: lossless, in the documented layout, written atomically, and refused when damaged."""
+"""Packed stores: lossless, in the documented layout, written atomically, refused when damaged."""
 
 import errno
 import hashlib
@@ -90,15 +90,29 @@ def test_words_index_and_header_are_laid_out_as_described(tmp_path, monkeypatch)
     assert words.tolist() == [2047 | 3 << 11 | 1 << 21 | 999 << 22, 1 | 1023 << 11 | 999 << 22, 1]
     assert np.fromfile(folder / "index.i64", "<i8").tolist() == [0, 2, 2, 3]
     assert json.loads((folder / "header.json").read_text()) == {
-        "format": "tespec packed events", "version": 3, "height": 1024, "width": 2048,
-        "count": 3, "t_first": day + 999, "t_last": day + 2000, "clamped": 1, "dropped": 0,
-        "source": {"name": "dir0", "bytes": 13, "sha256": sha256(b"the recording"), "files": [
-            # A file shorter than the sample is both its head and its tail.
-            {"name": "a", "bytes": 4, "sampled_sha256": sha256(b"the the ")},
-            {"name": "b", "bytes": 9, "sampled_sha256": sha256(b"recordingrecording")},
-        ]},
-        "sha256": {name: sha256((folder / name).read_bytes()) for name in ("events.u32", "index.i64")},
-    }  # fmt: skip
+        "format": "tespec packed events",
+        "version": 3,
+        "height": 1024,
+        "width": 2048,
+        "count": 3,
+        "t_first": day + 999,
+        "t_last": day + 2000,
+        "clamped": 1,
+        "dropped": 0,
+        "source": {
+            "name": "dir0",
+            "bytes": 13,
+            "sha256": sha256(b"the recording"),
+            "files": [
+                # A file shorter than the sample is both its head and its tail.
+                {"name": "a", "bytes": 4, "sampled_sha256": sha256(b"the the ")},
+                {"name": "b", "bytes": 9, "sampled_sha256": sha256(b"recordingrecording")},
+            ],
+        },
+        "sha256": {
+            name: sha256((folder / name).read_bytes()) for name in ("events.u32", "index.i64")
+        },
+    }
     assert open_store(folder).facts == Facts(
         1024, 2048, 3, day + 999, day + 2000, clamped=1, dropped=0
     )
@@ -106,7 +120,7 @@ def test_words_index_and_header_are_laid_out_as_described(tmp_path, monkeypatch)
 
 @pytest.fixture
 def recording(tmp_path, monkeypatch):
-    """Path of a file that is read in blocks of 500 events, and the content of its store without interruption."""
+    """Path of a file that is read in blocks of 500 events, and the content of its store."""
     monkeypatch.setattr(dat, "BLOCK", 500)
     path = tmp_path / "a.dat"
     write_dat(path, *random_events(20_000, height=60, width=80, end=3_000_000), 60, 80)

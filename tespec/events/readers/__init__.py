@@ -17,13 +17,12 @@ from tespec.core.errors import UserError
 from tespec.core.settings import LARGEST, Size, is_size
 
 NO_SIZE = (
-    "give --sensor WIDTHxHEIGHT, or store the size in the file's header (% geometry WIDTHxHEIGHT), or write "
+    "give --sensor WIDTHxHEIGHT, or store the size in the file's header "
+    "(% geometry WIDTHxHEIGHT), or write "
     f'{{"sensor": {{"width": WIDTH, "height": HEIGHT}}}} to a {FILE} next to it'
 )
 
 Column = NDArray[np.integer[Any]]
-
-
 OFF_SENSOR = 65_535  # stands for coordinates that do not fit uint16
 
 
@@ -41,7 +40,7 @@ class Reader:
     """A recording in any format, read sequentially.
 
     `chunks` iterates over `Events` in file order. They may be outside of the sensor, and their
-    times may step back; packing drops the former and mends the latter, or refuses the recording.
+    times may step back; packing drops the former and corrects the latter, or refuses the recording.
     """
 
     path: Path
@@ -53,7 +52,20 @@ class Reader:
 
 
 def check_events(x: Column, y: Column, t: Column, p: Column, height: int, width: int) -> None:
-    """Raise `ValueError` unless all four arrays are (N,) integers, x and y are on the sensor, and p is 0 or 1."""
+    """Check the columns of events.
+
+    Args:
+        x: columns in px.
+        y: rows in px.
+        t: times in us.
+        p: polarities.
+        height: rows of the sensor in px.
+        width: columns of the sensor in px.
+
+    Raises:
+        ValueError: the arrays are not all integers (N,), x or y is off the sensor, or p is not 0
+            or 1.
+    """
     if not x.shape == y.shape == t.shape == p.shape == (t.size,):
         raise ValueError(
             f"x, y, t and p have the shapes {x.shape}, {y.shape}, {t.shape} and {p.shape}, not (N,)"
@@ -73,8 +85,16 @@ def resolve_size(
 ) -> Size:
     """Return a recording's sensor size as (height, width) in px.
 
-    Sources in order: the user's `sensor`, which must not contradict the file; the size `named` by
-    the file; a `dataset.json` above it; `default`.
+    Sources in order: the user, the file, a `dataset.json` above it, the default.
+
+    Args:
+        path: the recording.
+        sensor: size given by the user.
+        named: size in the file.
+        default: size if nothing else names it.
+
+    Raises:
+        UserError: the size is unknown or invalid, or the user contradicts the file.
     """
     if sensor and named and sensor != named:
         raise UserError(
@@ -93,9 +113,9 @@ def resolve_size(
 
 
 def rises(t: NDArray[Any]) -> bool:
-    """Whether a column (N,) at the start of a file can be times: ten or more that rise, with 1 % of steps back.
+    """Whether a column (N,) at the start of a file can be times: ten or more that rise.
 
-    In columns of other values, about half of the steps go back.
+    At most 1 % of the steps may go back. In columns of other values, it is about half of them.
     """
     return bool(len(t) >= 10 and t[-1] > t[0] and np.mean(np.diff(t) < 0) <= 0.01)
 
@@ -103,10 +123,18 @@ def rises(t: NDArray[Any]) -> bool:
 def read_rows(
     path: Path, dtype: np.dtype[Any], offset: int, count: int, at_once: int
 ) -> Iterator[NDArray[Any]]:
-    """Yield `count` records of a file, from byte `offset` on, in chunks of `at_once` records."""
+    """Yield the records of a file in chunks.
+
+    Args:
+        path: the file.
+        dtype: type of a record.
+        offset: bytes before the first record.
+        count: number of records.
+        at_once: records per chunk.
+    """
     for begin in range(0, count, at_once):
-        wanted = min(at_once, count - begin)
-        found = np.fromfile(path, dtype, wanted, offset=offset + begin * dtype.itemsize)
-        if len(found) < wanted:
+        length = min(at_once, count - begin)
+        records = np.fromfile(path, dtype, length, offset=offset + begin * dtype.itemsize)
+        if len(records) < length:
             raise UserError(path, "has become shorter since it was opened", "copy it again")
-        yield found
+        yield records

@@ -1,4 +1,4 @@
-"""Reader of the event packets in AEDAT 4 files, which are compressed FlatBuffers (iniVation, "AEDAT file formats").
+"""Event packets of AEDAT 4 files, compressed FlatBuffers (iniVation, "AEDAT file formats").
 
 AEDAT 1 to 3 are refused by name. The package `aedat` is not used because damaged headers make it
 abort the process.
@@ -38,25 +38,33 @@ def reads(path: Path) -> bool:
 
 
 def open_recording(path: Path, sensor: Size | None = None, default: Size | None = None) -> Reader:
-    """Open an `.aedat4` recording with one stream of events. See `tespec.events.readers`."""
+    """Open an `.aedat4` recording with one stream of events.
+
+    Args:
+        path: the file.
+        sensor: (height, width) in px given by the user.
+        default: (height, width) in px if nothing else names it, see `resolve_size`.
+    """
     file_bytes = path.stat().st_size
     with path.open("rb") as file:
-        magic, length = file.read(len(MAGIC)), file.read(4)
-        header = file.read(min(int.from_bytes(length, "little"), file_bytes))
+        magic = file.read(len(MAGIC))
+        length = int.from_bytes(file.read(4), "little")
+        header = file.read(min(length, file_bytes))
     if older := re.match(rb"#!AER-DAT([1-3](\.\d)?)\r?\n", magic):
-        remedy = "convert it to .aedat4 with iniVation's DV, or save its x, y, t, p as .npz"
         raise UserError(
-            path, f"is an AEDAT {older[1].decode()} file, which is not supported", remedy
+            path,
+            f"is an AEDAT {older[1].decode()} file, which is not supported",
+            "convert it to .aedat4 with iniVation's DV, or save its x, y, t, p as .npz",
         )
     if magic != MAGIC:
         raise UserError(
             path, "does not start with the AEDAT 4.0 signature", "give an AEDAT 4.0 file"
         )
     try:
-        compression, end, start = (_field(header, number) for number in range(3))
-        compression = _number("<i4", header, compression) if compression else 0
-        end = _number("<i8", header, end) if end else file_bytes  # end of the packets
-        start, count = _vector(header, start)
+        fields = [_field(header, number) for number in range(3)]
+        compression = _number("<i4", header, fields[0]) if fields[0] else NONE
+        end = _number("<i8", header, fields[1]) if fields[1] else file_bytes  # of the packets
+        start, count = _vector(header, fields[2])
         streams = _event_streams(header[start : start + count].decode())
     except DAMAGED as error:
         raise UserError(path, "its header is damaged", AGAIN) from error
@@ -71,8 +79,11 @@ def open_recording(path: Path, sensor: Size | None = None, default: Size | None 
         raise UserError(path, "has no event stream with events", "give a recording with events")
     if len(with_events) > 1:
         named = ", ".join(f"{number} ({streams[number][0]})" for number in with_events)
-        remedy = "save one of them to a file of its own, .aedat4 or .npz with arrays x, y, t, p"
-        raise UserError(path, f"has {len(with_events)} streams of events: {named}", remedy)
+        raise UserError(
+            path,
+            f"has {len(with_events)} streams of events: {named}",
+            "save one of them to a separate file, .aedat4 or .npz with arrays x, y, t, p",
+        )
     size = resolve_size(path, sensor, streams[with_events[0]][1], default)
     payloads = packets[with_events[0]]
 
@@ -87,29 +98,29 @@ def open_recording(path: Path, sensor: Size | None = None, default: Size | None 
                         path, f"the packet at byte {position} is damaged ({error})", AGAIN
                     ) from error
 
-    # A compressed event takes about 4 bytes.
+    # about 4 bytes per compressed event
     return Reader(path, *size, sum(length for _, length in payloads) // 4, chunks)
 
 
 def _event_streams(text: str) -> dict[int, tuple[str, Size | None]]:
-    """Names and sensor sizes (height, width), None without one, of the event streams in the header's XML by ID."""
+    """Return names and sensor sizes (height, width) of the event streams in a header's XML.
+
+    Keys are the streams' numbers; a size is None if the header does not name it.
+    """
     if "<!" in text:
-        raise ValueError("declarations have no place in this header")
+        raise ValueError("this header has no declarations")
     streams = {}
     for node in ElementTree.fromstring(text).iter("node"):
-        if any(
-            attr.get("key") == "typeIdentifier" and attr.text == "EVTS"
-            for attr in node.findall("attr")
-        ):
-            facts = {attribute.get("key"): attribute.text or "" for attribute in node.iter("attr")}
-            size = int(facts.get("sizeY", 0)), int(facts.get("sizeX", 0))
-            name = " ".join(filter(None, (facts.get("source"), facts.get("originalOutputName"))))
+        if node.find("attr[@key='typeIdentifier'][.='EVTS']") is not None:
+            texts = {attribute.get("key"): attribute.text or "" for attribute in node.iter("attr")}
+            size = int(texts.get("sizeY", 0)), int(texts.get("sizeX", 0))
+            name = f"{texts.get('source', '')} {texts.get('originalOutputName', '')}".strip()
             streams[int(node.get("name", ""))] = name, size if all(size) else None
     return streams
 
 
 def _find_packets(path: Path, begin: int, end: int) -> dict[int, list[tuple[int, int]]]:
-    """Offset and size in bytes of the payload of each packet, by stream."""
+    """Return the offset and size in bytes of all packets' payloads, by stream."""
     packets: dict[int, list[tuple[int, int]]] = {}
     position = begin
     with path.open("rb") as file:
@@ -117,15 +128,18 @@ def _find_packets(path: Path, begin: int, end: int) -> dict[int, list[tuple[int,
             file.seek(position)
             stream, length = np.frombuffer(file.read(8).ljust(8, b"\xff"), "<i4").tolist()
             if length < 0 or position + 8 + length > end:
-                what = f"truncated or damaged: a packet of {length} bytes at byte {position}"
-                raise UserError(path, what, AGAIN)
+                raise UserError(
+                    path,
+                    f"truncated or damaged: a packet of {length} bytes at byte {position}",
+                    AGAIN,
+                )
             packets.setdefault(stream, []).append((position + 8, length))
             position += 8 + length
     return packets
 
 
 def _decompress(packet: bytes, compression: int) -> bytes:
-    """Decompress a packet, which raises `ValueError` beyond `LARGEST_PACKET`, whatever size its frame states."""
+    """Decompress a packet; it may have at most `LARGEST_PACKET`, whatever its frame states."""
     if compression in LZ4:
         decompressor = lz4.frame.LZ4FrameDecompressor()
         content = decompressor.decompress(packet, max_length=LARGEST_PACKET)
@@ -155,23 +169,24 @@ def _decode(packet: bytes, compression: int) -> Events:
 # table of offsets.
 
 
-def _number(kind: str, buffer: bytes, place: int) -> int:
-    """Number of a dtype at an offset, which raises `ValueError` outside of the buffer."""
-    return int(np.frombuffer(buffer, kind, 1, place)[0])
+def _number(dtype: str, buffer: bytes, offset: int) -> int:
+    """Number at an offset, which raises `ValueError` outside of the buffer."""
+    return int(np.frombuffer(buffer, dtype, 1, offset)[0])
 
 
 def _field(buffer: bytes, number: int) -> int:
     """Offset of a field of the root table, 0 if the field is missing."""
     table = _number("<u4", buffer, 0)
     offsets = table - _number("<i4", buffer, table)
-    known = 6 + 2 * number <= _number("<u2", buffer, offsets)
-    offset = _number("<u2", buffer, offsets + 4 + 2 * number) if known else 0
+    if _number("<u2", buffer, offsets) < 6 + 2 * number:
+        return 0
+    offset = _number("<u2", buffer, offsets + 4 + 2 * number)
     return table + offset if offset else 0
 
 
-def _vector(buffer: bytes, place: int) -> tuple[int, int]:
+def _vector(buffer: bytes, offset: int) -> tuple[int, int]:
     """Offset and number of a vector's elements, (0, 0) for a missing field."""
-    if not place:
+    if not offset:
         return 0, 0
-    start = place + _number("<u4", buffer, place)
+    start = offset + _number("<u4", buffer, offset)
     return start + 4, _number("<u4", buffer, start)

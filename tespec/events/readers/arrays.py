@@ -1,4 +1,4 @@
-"""Arrays in `.npy` and `.npz` files, recordings stored as such arrays, and the conversion of columns to events."""
+"""Arrays in `.npy` and `.npz` files, recordings as such arrays, and columns as events."""
 
 import math
 import re
@@ -32,7 +32,7 @@ DAMAGED = (
 )
 DAMAGED_ARCHIVE = (*DAMAGED, zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError)
 BLOCK = 1 << 18  # events per chunk
-LARGEST_ARRAY = 1 << 30  # bytes of an array that is read whole; a recording is read in chunks
+LARGEST_ARRAY = 1 << 30  # bytes of an array in memory; a recording is read in chunks
 WHOLE_SECONDS = 1000  # float times that span this or more, all whole numbers, cannot be in seconds
 LATEST_US = 1e17  # since 1970: the year 5138
 COARSEST_US = 1000  # resolution of float times; the shortest bins last 3000 us
@@ -50,14 +50,25 @@ def load_array(path: Path) -> NDArray[Any]:
 
 
 def load_arrays(path: Path, names: Sequence[str]) -> list[NDArray[Any]]:
-    """Load named arrays of a `.npz` file, without pickles, of at most 1 GiB each."""
+    """Load arrays of a `.npz` file, without pickles.
+
+    Args:
+        path: the file.
+        names: names of the arrays.
+
+    Raises:
+        UserError: the file is damaged or lacks an array, or one takes more than 1 GiB.
+    """
     arrays = []
     with _refuse_damaged(path, names), zipfile.ZipFile(regular_file(path)) as archive:
         for name in names:
             with _open_member(archive, name) as (file, header):
                 if header.nbytes > LARGEST_ARRAY:
-                    what = f"its array {name} takes {header.nbytes / 2**30:,.1f} GiB"
-                    raise UserError(path, what, f"give one of at most {LARGEST_ARRAY >> 30} GiB")
+                    raise UserError(
+                        path,
+                        f"its array {name} takes {header.nbytes / 2**30:,.1f} GiB",
+                        f"give one of at most {LARGEST_ARRAY >> 30} GiB",
+                    )
                 file.seek(0)
                 arrays.append(np.lib.format.read_array(file, allow_pickle=False))
     return arrays
@@ -90,10 +101,14 @@ def _open_member(archive: zipfile.ZipFile, name: str) -> Iterator[tuple[IO[bytes
 
 
 def _read_header(file: IO[bytes], size: int) -> NDArray[Any]:
-    """Read the header of a `.npy` file of `size` bytes; return an array of its shape and dtype without its values."""
-    first = np.lib.format.read_magic(file) == (1, 0)
-    read = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
-    shape, _, dtype = read(file)
+    """Return an array of the shape and dtype in the header of a `.npy` file of `size` bytes.
+
+    It takes no memory: all its elements are the same one.
+    """
+    if np.lib.format.read_magic(file) == (1, 0):
+        shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+    else:
+        shape, _, dtype = np.lib.format.read_array_header_2_0(file)
     if dtype.hasobject or file.tell() + math.prod(shape) * dtype.itemsize != size:
         raise ValueError("truncated, or pickled")
     return np.broadcast_to(np.empty((), dtype), shape)
@@ -108,7 +123,7 @@ def reads(path: Path) -> bool:
 
 
 def holds_events(path: Path) -> bool:
-    """Whether the arrays of a `.npz` file, or the fields of a `.npy` file, are those of a recording.
+    """Whether a `.npz` file has the arrays, or a `.npy` file the fields, of a recording.
 
     True for a `.npz` file that is too damaged to tell.
     """
@@ -127,42 +142,48 @@ def _names_in(path: Path) -> Collection[str]:
 
 
 def open_recording(path: Path, sensor: Size | None = None, default: Size | None = None) -> Reader:
-    """Open a `.npz` file of arrays, or a `.npy` file of structured events, with the names in `find_columns`.
+    """Open a `.npz` file of arrays, or a `.npy` file of structured events.
 
-    For the values see `as_events`, for the size `tespec.events.readers`.
+    Their names are those of `find_columns`, their values those of `as_events`.
+
+    Args:
+        path: the file.
+        sensor: (height, width) in px given by the user.
+        default: (height, width) in px if nothing else names it, see `resolve_size`.
     """
-    with _refuse_damaged(path, "xytp"), ExitStack() as stack:
+    with _refuse_damaged(path, "xytp"):
         names, unit = find_columns(_names_in(path)) or (["x", "y", "t", "p"], None)
-        headers = _columns([header for _, header in _open_parts(path, names, stack)], names)
-    require_columns(path, headers)
-    size, count = resolve_size(path, sensor, default=default), len(headers[2])
+        with _open_arrays(path, names) as files:
+            headers = _columns([header for _, header in files], names)
+    _check_columns(path, headers)
+    size = resolve_size(path, sensor, default=default)
+    count = len(headers[2])
 
     def chunks() -> Iterator[Events]:
-        with ExitStack() as stack:
-            with _refuse_damaged(path):
-                parts = _open_parts(path, names, stack)
+        with _refuse_damaged(path), _open_arrays(path, names) as files:
             for begin in range(0, count, BLOCK):
                 length = min(BLOCK, count - begin)
-                with _refuse_damaged(path):
-                    contents = [
-                        (file.read(length * header.itemsize), header.dtype)
-                        for file, header in parts
-                    ]
-                    arrays = [np.frombuffer(content, dtype, length) for content, dtype in contents]
+                arrays = [
+                    np.frombuffer(file.read(length * header.itemsize), header.dtype, length)
+                    for file, header in files
+                ]
                 yield as_events(path, *_columns(arrays, names), unit=unit)
 
     return Reader(path, *size, count, chunks)
 
 
-def _open_parts(
-    path: Path, names: Sequence[str], stack: ExitStack
-) -> list[tuple[IO[bytes], NDArray[Any]]]:
+@contextmanager
+def _open_arrays(
+    path: Path, names: Sequence[str]
+) -> Iterator[list[tuple[IO[bytes], NDArray[Any]]]]:
     """Open the named arrays of a `.npz` file, or the one of a `.npy` file, with their headers."""
-    if path.suffix.lower() == ".npz":
-        archive = stack.enter_context(zipfile.ZipFile(path))
-        return [stack.enter_context(_open_member(archive, name)) for name in names]
-    file = stack.enter_context(path.open("rb"))
-    return [(file, _read_header(file, path.stat().st_size))]
+    with ExitStack() as stack:
+        if path.suffix.lower() == ".npz":
+            archive = stack.enter_context(zipfile.ZipFile(path))
+            yield [stack.enter_context(_open_member(archive, name)) for name in names]
+        else:
+            file = stack.enter_context(path.open("rb"))
+            yield [(file, _read_header(file, path.stat().st_size))]
 
 
 def _columns(arrays: list[NDArray[Any]], names: Sequence[str]) -> list[NDArray[Any]]:
@@ -171,7 +192,7 @@ def _columns(arrays: list[NDArray[Any]], names: Sequence[str]) -> list[NDArray[A
 
 
 def find_columns(names: Collection[str]) -> tuple[list[str], float | None] | None:
-    """Find the columns of events among the names of columns; None unless there is exactly one for each of x, y, t, p.
+    """Find the columns of events by their names; None unless exactly one is x, y, t and p.
 
     Names are x, y, p, pol, polarity, on, t, ts, time, timestamp or timestamps, in any case; columns
     with exactly the names x, y, t or p go first. The name of t may end with its unit: t_us,
@@ -181,29 +202,28 @@ def find_columns(names: Collection[str]) -> tuple[list[str], float | None] | Non
         The names of x, y, t and p, and the microseconds in one unit of t if its name gives the
         unit.
     """
-    found: dict[str, str] = {}
+    columns: dict[str, str] = {}
     unit = None
     for name in names:
         match = re.fullmatch(r"\s*([a-z]+?)(?:[ _([]+([mun]?s)[)\]]*)?\s*", name.lower())
         column = NAMES.get(match[1]) if match else None
         if column is None or (column in names and name != column):
             continue
-        if column in found:
+        if column in columns:
             return None
-        found[column] = name
+        columns[column] = name
         if match and column == "t" and match[2]:
             unit = MICROSECONDS[match[2]]
-    return ([found[column] for column in "xytp"], unit) if len(found) == 4 else None
+    return ([columns[column] for column in "xytp"], unit) if len(columns) == 4 else None
 
 
-def require_columns(path: Path, columns: Sequence[NDArray[Any]]) -> None:
+def _check_columns(path: Path, columns: Sequence[NDArray[Any]]) -> None:
     """Refuse columns x, y, t and p unless they are numbers of shape (N,)."""
-    if any(
-        column.shape != (columns[2].size,) or column.dtype.kind not in "biuf" for column in columns
-    ):
-        found = ", ".join(f"{column.dtype} {column.shape}" for column in columns)
+    shape = (columns[2].size,)
+    if any(column.shape != shape or column.dtype.kind not in "biuf" for column in columns):
+        types = ", ".join(f"{column.dtype} {column.shape}" for column in columns)
         raise UserError(
-            path, f"its x, y, t, p are {found}", "give four numeric arrays of shape (N,)"
+            path, f"its x, y, t, p are {types}", "give four numeric arrays of shape (N,)"
         )
 
 
@@ -220,8 +240,8 @@ def as_events(
 
     Args:
         path: File that the columns come from, for messages.
-        x: Columns in px (N,), N > 0, whole numbers of any dtype. What does not fit uint16 becomes
-            `OFF_SENSOR`.
+        x: Columns in px (N,), N > 0, integral numbers of any dtype. Those that do not fit uint16
+            become `OFF_SENSOR`.
         y: Rows in px (N,), as x.
         t: Times (N,): integers in us or floats in s, unless `unit` is given.
         p: Polarities (N,): 0 and 1, -1 and 1, or bool, of any dtype.
@@ -230,12 +250,15 @@ def as_events(
     Raises:
         UserError: For anything else, and for float times whose resolution is coarser than 1 ms.
     """
-    require_columns(path, (x, y, t, p))
+    _check_columns(path, (x, y, t, p))
     columns, rows = _as_pixels(path, "x", x), _as_pixels(path, "y", y)
     off = -1 if p.min() < 0 else 0
     if not ((p == 1) | (p == off)).all():
-        what = f"has invalid polarities from {p.min()} to {p.max()}"
-        raise UserError(path, what, "write them as 0 and 1, or as -1 and 1")
+        raise UserError(
+            path,
+            f"has invalid polarities from {p.min()} to {p.max()}",
+            "write them as 0 and 1, or as -1 and 1",
+        )
     return Events(columns, rows, _as_microseconds(path, t, unit), (p > 0).astype(np.uint8))
 
 
@@ -247,9 +270,7 @@ def _as_pixels(path: Path, name: str, values: NDArray[Any]) -> NDArray[np.uint16
     if values.min() >= 0 and values.max() <= OFF_SENSOR:
         return values.astype(np.uint16)
     outside = (values < 0) | (values > OFF_SENSOR)
-    pixels = np.where(outside, 0, values).astype(np.uint16)
-    pixels[outside] = OFF_SENSOR
-    return pixels
+    return np.where(outside, OFF_SENSOR, np.where(outside, 0, values).astype(np.uint16))
 
 
 def _as_microseconds(path: Path, t: NDArray[Any], unit: float | None) -> NDArray[np.int64]:
@@ -257,14 +278,24 @@ def _as_microseconds(path: Path, t: NDArray[Any], unit: float | None) -> NDArray
     scale = unit or (1e6 if floats else 1.0)
     largest = max(float(t.max()), -float(t.min()))
     if not (largest * scale < LATEST_US and largest < 2**63):
-        what = f"has invalid times of up to {largest * scale:,.3g} us"
-        raise UserError(path, what, f"{AGAIN}, or write its times as integers in microseconds")
+        raise UserError(
+            path,
+            f"has invalid times of up to {largest * scale:,.3g} us",
+            f"{AGAIN}, or write its times as integers in microseconds",
+        )
     if floats and unit is None and np.ptp(t) >= WHOLE_SECONDS and (t == np.rint(t)).all():
-        what = "its times are whole numbers stored as floats, but float times must be in seconds"
-        raise UserError(path, what, "write microseconds as integers")
+        raise UserError(
+            path,
+            "its times are whole numbers stored as floats, but float times must be in seconds",
+            "write microseconds as integers",
+        )
     if floats and (step := float(np.spacing(t.dtype.type(largest))) * scale) > COARSEST_US:
-        what = f"its times are {t.dtype} with a resolution of {step / 1000:,.1f} ms, too coarse for bins of 3 ms"
-        raise UserError(path, what, "write them as float64 seconds or as integer microseconds")
+        raise UserError(
+            path,
+            f"its times are {t.dtype} with a resolution of {step / 1000:,.1f} ms, "
+            "too coarse for bins of 3 ms",
+            "write them as float64 seconds or as integer microseconds",
+        )
     if floats:
         return np.rint(t.astype(np.float64) * scale).astype(np.int64)
     times = t.astype(np.int64)

@@ -1,4 +1,4 @@
-"""HDF5 files with a column each for x, y, time and polarity, in the layouts of public repositories."""
+"""HDF5 files with columns of x, y, time and polarity, in the layouts of public repositories."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,11 +13,11 @@ from tespec.events.readers.arrays import as_events
 
 
 class Layout(NamedTuple):
-    """Names of the columns x, y, t, p; type of the times; names of the sensor's width and height, in one or two."""
+    """Names of the datasets in a published layout."""
 
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # of the columns x, y, t, p
     times: str  # `numpy.dtype.kind`s: integers are in us, floats in s
-    size: tuple[str, ...] = ()
+    size: tuple[str, ...] = ()  # width and height of the sensor, in one or two datasets
 
 
 LAYOUTS = (
@@ -39,10 +39,13 @@ LAYOUTS = (
 
 
 def layout_of(path: Path) -> Layout | None:
-    """Return the layout of an HDF5 file, or None; columns at the file's root are events only if all four are there."""
+    """Return the layout of an HDF5 file, or None.
+
+    Columns at the file's root are events only if it has all four.
+    """
     for layout in LAYOUTS:
-        held = [hdf5.holds(path, name) for name in layout.names]
-        if all(held) or (any(held) and layout.names[0] != "x"):
+        exist = [hdf5.holds(path, name) for name in layout.names]
+        if all(exist) or (any(exist) and layout.names[0] != "x"):
             return layout
     return None
 
@@ -53,38 +56,51 @@ def reads(path: Path) -> bool:
 
 
 def open_recording(path: Path, sensor: Size | None = None, default: Size | None = None) -> Reader:
-    """Open a file of one of the `LAYOUTS`, with integer times in us or floating-point times in s."""
+    """Open a file of one of the `LAYOUTS`, with integer times in us or floating-point times in s.
+
+    Args:
+        path: the file.
+        sensor: (height, width) in px given by the user.
+        default: (height, width) in px if nothing else names it, see `resolve_size`.
+    """
     layout = layout_of(path)
     if layout is None:
         raise UserError(path, "has no columns of events", "save x, y, t, p as .npz")
     named = None
     if layout.size and all(hdf5.holds(path, name) for name in layout.size):
         with hdf5.translate_errors(path, "the size of the sensor"):
-            width, height = (
-                int(side) for name in layout.size for side in np.ravel(hdf5.part(path, name)[()])
-            )
+            sides = np.concatenate([np.ravel(hdf5.part(path, name)[()]) for name in layout.size])
+            width, height = map(int, sides)
         named = height, width
-    kind = hdf5.part(path, layout.names[2]).dtype
-    if kind.kind not in layout.times:
+    dtype = hdf5.part(path, layout.names[2]).dtype
+    if dtype.kind not in layout.times:
         unit = "seconds as floats" if layout.times == "f" else "microseconds as integers"
-        what = f"{layout.names[2]} is {kind}, but in this layout times are {unit}"
-        raise UserError(path, what, "write them so, or save x, y, t, p as .npz")
-    return read_columns(
-        path, layout.names, layout.times, resolve_size(path, sensor, named, default)
-    )
+        raise UserError(
+            path,
+            f"{layout.names[2]} is {dtype}, but in this layout times are {unit}",
+            "write them so, or save x, y, t, p as .npz",
+        )
+    size = resolve_size(path, sensor, named, default)
+    return read_columns(path, layout.names, layout.times, size)
 
 
 def read_columns(
     path: Path, names: Sequence[str], times: str, size: Size, offset: int = 0
 ) -> Reader:
-    """Return the reader of four columns; `times` are `numpy.dtype.kind`s, and `offset` in us is added to each time."""
-    kinds = ("iub", "iub", times, "iub")
-    count, *others = (
-        len(hdf5.dataset(path, name, kind)) for name, kind in zip(names, kinds, strict=True)
-    )
-    if any(length != count for length in others):
+    """Return the reader of four columns.
+
+    Args:
+        path: the HDF5 file.
+        names: names of the columns x, y, t, p.
+        times: allowed `numpy.dtype.kind`s of the times.
+        size: (height, width) of the sensor in px.
+        offset: time in us that is added to t.
+    """
+    kinds = zip(names, ("iub", "iub", times, "iub"), strict=True)
+    lengths = [len(hdf5.dataset(path, name, kind)) for name, kind in kinds]
+    if len(set(lengths)) > 1:
         raise UserError(
-            path, f"its columns x, y, t, p have different lengths {[count, *others]}", hdf5.AGAIN
+            path, f"its columns x, y, t, p have different lengths {lengths}", hdf5.AGAIN
         )
 
     def chunks() -> Iterator[Events]:
@@ -92,4 +108,4 @@ def read_columns(
             events = as_events(path, *columns)
             yield events._replace(t=events.t + offset)
 
-    return Reader(path, *size, count, chunks)
+    return Reader(path, *size, lengths[0], chunks)

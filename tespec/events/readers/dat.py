@@ -1,4 +1,7 @@
-"""Prophesee's `.dat`: after the header one byte each for event type and size, then two 32-bit words per event."""
+"""Prophesee's `.dat`: header, one byte for the event type, one for its size, then the events.
+
+An event has two 32-bit words: its time, and its x, y and polarity.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,33 +31,38 @@ def reads(path: Path) -> bool:
 
 
 def open_recording(path: Path, sensor: Size | None = None, default: Size | None = None) -> Reader:
-    """Open a `.dat` recording; see `tespec.events.readers`."""
+    """Open a `.dat` recording.
+
+    Args:
+        path: the file.
+        sensor: (height, width) in px given by the user.
+        default: (height, width) in px if nothing else names it, see `resolve_size`.
+    """
     fields, start = read_header(path)
-    if (version := fields.get("version", VERSION)) != VERSION:
+    version = fields.get("version", VERSION)
+    if version != VERSION:
         raise UserError(
             path,
             f"has the unsupported format version {version}",
             f"give a file of version {VERSION}",
         )
     size = resolve_size(path, sensor, size_of(fields), default)
-    with path.open("rb") as file:
-        file.seek(start)
-        kind = file.read(2)
+    kind = np.fromfile(path, np.uint8, 2, offset=start)
     if len(kind) < 2 or kind[0] not in TYPES or kind[1] != RECORD.itemsize:
-        found = "missing" if len(kind) < 2 else f"{kind[0]} of {kind[1]} bytes"
+        event_type = "missing" if len(kind) < 2 else f"{kind[0]} of {kind[1]} bytes"
         raise UserError(
-            path, f"its event type is {found}, not 0 or 12 of 8 bytes", "give a file of CD events"
+            path,
+            f"its event type is {event_type}, not 0 or 12 of 8 bytes",
+            "give a file of CD events",
         )
     begin = start + len(kind)
     count = number_of(path, begin, RECORD.itemsize)
 
     def chunks() -> Iterator[Events]:
-        state = None
+        first = np.fromfile(path, "<u4", 1, offset=begin)
+        state = np.append(first, NO_JUMP).astype(np.int64)
         for records in read_rows(path, RECORD, begin, count, BLOCK):
-            words = records.view("<u4")
-            if state is None:
-                state = np.array([words[0], NO_JUMP], np.int64)
-            yield Events(*_decode_dat(words, state))
+            yield Events(*_decode_dat(records.view("<u4"), state))
 
     return Reader(path, *size, count, chunks)
 
@@ -89,7 +97,8 @@ def _decode_dat(words, state):  # type: ignore[no-untyped-def]
         if abs(jump) <= PERIOD // 2:
             before = NO_JUMP
         elif before != NO_JUMP:
-            start, before = before, NO_JUMP
+            start = before
+            before = NO_JUMP
         else:
             before = start
             if jump < 0:
@@ -104,12 +113,29 @@ def _decode_dat(words, state):  # type: ignore[no-untyped-def]
 def write_dat(
     path: Path, x: Column, y: Column, t: Column, p: Column, height: int, width: int
 ) -> None:
-    """Atomically write events (N,) with times in us below 2^32 to a `.dat` file that names its sensor size."""
+    """Atomically write events to a `.dat` file that names its sensor size.
+
+    Args:
+        path: file to write.
+        x: (N,) columns in px.
+        y: (N,) rows in px.
+        t: (N,) times in us, below 2^32.
+        p: (N,) polarities, 0 or 1.
+        height: rows of the sensor in px.
+        width: columns of the sensor in px.
+
+    Raises:
+        ValueError: the events are off the sensor, or their times do not fit in 32 bits.
+    """
     check_events(x, y, t, p, height, width)
     if len(t) and not 0 <= t.min() <= t.max() < PERIOD:
         raise ValueError(f"times {t.min()} to {t.max()} us do not fit in 32 bits")
-    times, columns, rows, on = (np.asarray(values, RECORD["t"]) for values in (t, x, y, p))
-    text = f"% Data file containing CD events.\n% Version {VERSION}\n% Height {height}\n% Width {width}\n"
+    header = (
+        f"% Data file containing CD events.\n% Version {VERSION}\n"
+        f"% Height {height}\n% Width {width}\n"
+    )
+    times, columns, rows, on = np.stack([t, x, y, p]).astype(RECORD["t"])
+    words = columns | rows << X_BITS | on << (X_BITS + Y_BITS)
     with whole_file(path) as unfinished, unfinished.open("wb") as file:
-        file.write(text.encode() + bytes((12, RECORD.itemsize)))
-        np.stack([times, columns | rows << X_BITS | on << (X_BITS + Y_BITS)], axis=1).tofile(file)
+        file.write(header.encode() + bytes((12, RECORD.itemsize)))
+        np.stack([times, words], axis=1).tofile(file)

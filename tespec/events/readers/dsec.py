@@ -14,12 +14,21 @@ SENSOR = (480, 640)  # (height, width) in px
 
 def reads(path: Path) -> bool:
     """Whether an HDF5 file has events and DSEC's offset or index of their times."""
-    is_hdf5 = path.suffix.lower() in hdf5.SUFFIXES
-    return is_hdf5 and hdf5.holds(path, *hdf5.COLUMNS) and hdf5.holds(path, OFFSET, INDEX)
+    return (
+        path.suffix.lower() in hdf5.SUFFIXES
+        and hdf5.holds(path, *hdf5.COLUMNS)
+        and hdf5.holds(path, OFFSET, INDEX)
+    )
 
 
 def open_recording(path: Path, sensor: Size | None = None, default: Size | None = None) -> Reader:
-    """Open an `events.h5` file; times are t + t_offset, on the clock of the labels."""
+    """Open an `events.h5` file; times are t + t_offset, on the clock of the labels.
+
+    Args:
+        path: the file.
+        sensor: (height, width) in px given by the user.
+        default: (height, width) in px if nothing else names it, see `resolve_size`.
+    """
     size = resolve_size(path, sensor, default=default or SENSOR)
     with hdf5.translate_errors(path, OFFSET):
         offset = int(hdf5.dataset(path, OFFSET, "iu", 0)[()])

@@ -38,18 +38,23 @@ def reads(path: Path) -> bool:
 
 
 def open_recording(path: Path, sensor: Size | None = None, default: Size | None = None) -> Reader:
-    """Open an HDF5 recording of Prophesee's software; see `tespec.events.readers`.
+    """Open an HDF5 recording of Prophesee's software.
 
     `CD/events` are rows of x, y, p and t in us, in chunks encoded with ECF, or with a filter that
     `part` allows. The sensor's size is in an attribute of the file or of the group `CD`, named as
     in the header of a `.raw` file.
+
+    Args:
+        path: the file.
+        sensor: (height, width) in px given by the user.
+        default: (height, width) in px if nothing else names it, see `resolve_size`.
     """
     with translate_errors(path, EVENTS):
         events = part(path, EVENTS, FILTER)
         columns = {name: events.dtype[name] for name in events.dtype.names or ()}
         attributes = {**open_file(path)["CD"].attrs, **open_file(path).attrs}
-        texts = {
-            name: value.decode() if isinstance(value, bytes) else str(value)
+        fields = {
+            name.lower(): value.decode() if isinstance(value, bytes) else str(value)
             for name, value in attributes.items()
         }
     if events.ndim != 1 or columns != COLUMNS:
@@ -58,13 +63,10 @@ def open_recording(path: Path, sensor: Size | None = None, default: Size | None 
             f"{EVENTS} is {events.dtype} of shape {events.shape}, not rows of x, y, p, t",
             AGAIN,
         )
-    size = resolve_size(
-        path, sensor, size_of({name.lower(): text for name, text in texts.items()}), default
-    )
+    size = resolve_size(path, sensor, size_of(fields), default)
     is_encoded = [number for number, _ in events.encoding] == [FILTER]
-    return Reader(
-        path, *size, len(events), lambda: _read_encoded(path) if is_encoded else _read_rows(path)
-    )
+    read = _read_encoded if is_encoded else _read_rows
+    return Reader(path, *size, len(events), lambda: read(path))
 
 
 def _read_rows(path: Path) -> Iterator[Events]:
@@ -90,7 +92,7 @@ def _read_encoded(path: Path) -> Iterator[Events]:
 
 
 def decode(content: bytes) -> Events:
-    """Decode a chunk of ECF; a damaged one has no events."""
+    """Decode a chunk of ECF; a damaged chunk gives no events."""
     return Events(*_decode(np.frombuffer(content + bytes(PADDING), np.uint8), len(content)))
 
 
@@ -105,18 +107,20 @@ def _decode(data, length):  # type: ignore[no-untyped-def]
     """
     head = _number(data, 0, 4)
     n = head >> 2 if head >> 2 <= LONGEST else 0
-    rows_packed, columns_packed = head >> 1 & 1, head & 1
+    rows_packed = head >> 1 & 1
+    columns_packed = head & 1
     size = n + 5  # the last group or vector may go beyond the end
     x, y = np.empty(size, np.uint16), np.empty(size, np.uint16)
     t, p = np.empty(size, np.int64), np.empty(size, np.uint8)
     at = _decode_times(data, 12, length, _number(data, 4, 8), t[:n])
+    i = 0
     if not rows_packed:
         at = _decode_runs(data, at, length, y[:n], 2, 5)
     if rows_packed or columns_packed:
         # Four events are in three words of four quarters each. The j-th event has the low j
         # quarters of word j - 1, and above them the high 3 - j quarters of word j.
         size, quarter = (4, 8) if rows_packed else (2, 4)  # bytes of a word, bits of a quarter
-        start, i = at, 0
+        start = at
         at += (n + 3) // 4 * 3 * size
         for group in range(start, at if at <= length else start, 3 * size):
             below = 0
@@ -129,7 +133,6 @@ def _decode(data, length):  # type: ignore[no-untyped-def]
                 below = word
                 i += 1
     else:
-        i = 0
         while i < n and at < length:
             vector = _number(data, at, 2)
             at += 2
@@ -181,7 +184,10 @@ def _decode_runs(data, at, length, column, size, bits):  # type: ignore[no-untyp
 
 @njit(cache=True, nogil=True)
 def _run_at(data, at, run, longest):  # type: ignore[no-untyped-def]
-    """Return the length of a run, which is in the next two bytes if it is the `longest`, and the position after it."""
+    """Return the length of a run and the position after it.
+
+    A length of `longest` stands for the number in the next two bytes.
+    """
     return (_number(data, at, 2), at + 2) if run == longest else (np.int64(run), at)
 
 

@@ -19,7 +19,13 @@ def reads(path: Path) -> bool:
 
 
 def open_recording(path: Path, sensor: Size | None = None, default: Size | None = None) -> Reader:
-    """Open a `_data.hdf5` file: float64 rows of x, y, time in s since 1970, and polarity -1 or 1."""
+    """Open a `_data.hdf5` file: float64 rows of x, y, time in s since 1970, polarity -1 or 1.
+
+    Args:
+        path: the file.
+        sensor: (height, width) in px given by the user.
+        default: (height, width) in px if nothing else names it, see `resolve_size`.
+    """
     shape = dataset(path, EVENTS, "f", 2).shape
     if shape[1] != 4:
         raise UserError(path, f"{EVENTS} has the shape {shape} instead of (events, 4)", AGAIN)

@@ -18,11 +18,11 @@ from tespec.events.readers import Events, Reader, read_rows, resolve_size, rises
 ENTRY = np.dtype([("x", "u1"), ("y", "u1"), ("high", "u1"), ("low", ">u2")])
 OVERFLOW_ROW, OVERFLOW_US = 240, 1 << 13
 BLOCK = 1 << 18  # entries per chunk
-CHECKED = 1000  # entries at the start of a file, by which it is told from other `.bin` files
+CHECKED = 1000  # entries at the start of a file, by which it is recognised
 
 
 def reads(path: Path) -> bool:
-    """Whether a `.bin` file consists of entries of 5 bytes, with rows up to 240 and times that rise at its start."""
+    """Whether a `.bin` file has entries of 5 bytes that start with rising times, rows up to 240."""
     if path.suffix.lower() != ".bin" or not path.is_file() or path.stat().st_size % ENTRY.itemsize:
         return False
     entries = np.fromfile(path, ENTRY, CHECKED)
@@ -30,7 +30,13 @@ def reads(path: Path) -> bool:
 
 
 def open_recording(path: Path, sensor: Size | None = None, default: Size | None = None) -> Reader:
-    """Open a `.bin` file, which does not name its sensor; see `tespec.events.readers`."""
+    """Open a `.bin` file, which does not name its sensor.
+
+    Args:
+        path: the file.
+        sensor: (height, width) in px given by the user.
+        default: (height, width) in px if nothing else names it, see `resolve_size`.
+    """
     size = resolve_size(path, sensor, default=default)
     count = path.stat().st_size // ENTRY.itemsize
 
@@ -45,7 +51,7 @@ def open_recording(path: Path, sensor: Size | None = None, default: Size | None 
 
 
 def _decode(entries: NDArray[Any], later: int = 0) -> Events:
-    """Convert entries (N,) whose times are `later` us later than stored to the events among them."""
+    """Convert entries (N,) to events; their times are `later` us later than stored."""
     overflows = entries["y"] == OVERFLOW_ROW
     t = (entries["high"].astype(np.int64) & 127) << 16 | entries["low"]
     t += later + OVERFLOW_US * np.cumsum(overflows)

@@ -1,4 +1,4 @@
-"""What Prophesee's formats share: a text header of lines that start with `%`, and the sizes of their sensors."""
+"""Header and sensor sizes of Prophesee's formats; lines of the header start with `%`."""
 
 import re
 from collections.abc import Mapping
@@ -40,14 +40,17 @@ def read_header(path: Path) -> tuple[dict[str, str], int]:
     with path.open("rb") as file:
         head = file.read(LONGEST_HEADER)
     if not head.startswith(b"% "):
-        what = (
+        raise UserError(
+            path,
             "does not start with a header (lines that start with %)"
             if head
-            else "the file is empty"
+            else "the file is empty",
+            "copy it again, or give a Prophesee recording",
         )
-        raise UserError(path, what, "copy it again, or give a Prophesee recording")
     fields: dict[str, str] = {}
-    name, offset, end = "", 0, head.find(b"\n% end")
+    name = ""
+    offset = 0
+    end = head.find(b"\n% end")
     while head.startswith(b"% ", offset) and name != "end":
         line, newline, _ = head[offset:].partition(b"\n")
         text = line.decode("utf-8", "replace").strip().replace("\t", " ")
@@ -62,7 +65,7 @@ def read_header(path: Path) -> tuple[dict[str, str], int]:
 
 
 def system_id(fields: Mapping[str, str]) -> int | None:
-    """Return the system id in a header, -1 if it has none, or None if another company integrated the camera."""
+    """Return the system id in a header, -1 without one, None for cameras of other companies."""
     if {fields[name] for name in INTEGRATORS if name in fields} - {INTEGRATOR}:
         return None
     number = fields.get("system_id", "")
@@ -70,7 +73,7 @@ def system_id(fields: Mapping[str, str]) -> int | None:
 
 
 def size_of(fields: Mapping[str, str]) -> Size | None:
-    """Return the size (height, width) in px of the sensor that a header names, by itself or by its system id."""
+    """Return the sensor's (height, width) in px by a header's size or system id, or None."""
     # Recorders write the size in three notations; later ones replace earlier ones.
     formats = f"{SYSTEMS.get(system_id(fields))};{fields.get('format')}"
     sides = dict(re.findall(r"\b(height|width)=(\d+)\b", formats))
@@ -82,7 +85,13 @@ def size_of(fields: Mapping[str, str]) -> Size | None:
 
 
 def number_of(path: Path, begin: int, size: int) -> int:
-    """Number of events or words of `size` bytes from byte `begin` of a file to its end."""
+    """Return the number of events or words from a byte of a file to its end.
+
+    Args:
+        path: the file.
+        begin: first byte of the data.
+        size: bytes of an event or word.
+    """
     count, rest = divmod(path.stat().st_size - begin, size)
     if rest:
         raise UserError(

@@ -46,22 +46,28 @@ def reads(path: Path) -> bool:
 
 
 def open_recording(path: Path, sensor: Size | None = None, default: Size | None = None) -> Reader:
-    """Open a bag with one topic of events, whose first message names the sensor's size."""
-    is_folder = path.is_dir()
+    """Open a bag with one topic of events, whose first message names the sensor's size.
+
+    Args:
+        path: file of ROS 1 or folder of ROS 2.
+        sensor: (height, width) in px given by the user.
+        default: (height, width) in px if nothing else names it, see `resolve_size`.
+    """
+    is_ros2 = path.is_dir()
     named = None
-    with _opened(path) as (bag, connections):
-        for _, _, content in bag.messages(connections):
-            height, width, _ = decode_message(content, is_folder)
+    with _messages(path) as messages:
+        for content in messages:
+            height, width, _ = decode_message(content, is_ros2)
             named = (height, width) if height and width else None
             break
     size = resolve_size(path, sensor, named, default)
-    files = [file for file in path.iterdir() if file.is_file()] if is_folder else [path]
+    files = path.iterdir() if is_ros2 else [path]
     count = sum(file.stat().st_size for file in files) // ROS1_EVENT.itemsize
 
     def chunks() -> Iterator[Events]:
-        with _opened(path) as (bag, connections):
-            for _, _, content in bag.messages(connections):
-                _, _, events = decode_message(content, is_folder)
+        with _messages(path) as messages:
+            for content in messages:
+                _, _, events = decode_message(content, is_ros2)
                 if len(events):
                     times = events["s"] * np.int64(1_000_000) + events["ns"] // 1000
                     yield as_events(path, events["x"], events["y"], times, events["p"])
@@ -70,34 +76,35 @@ def open_recording(path: Path, sensor: Size | None = None, default: Size | None 
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[tuple[Any, list[Any]]]:
-    """Open a bag, and find the connections of its topic of events."""
+def _messages(path: Path) -> Iterator[Iterator[bytes]]:
+    """Open a bag, and iterate over the messages of its topic of events."""
     try:
         from rosbags import rosbag1, rosbag2
     except ImportError as error:
-        what = "ROS bags are read with the package rosbags, which is not installed"
-        raise UserError(path, what, "pip install 'tespec[ros]'") from error
+        raise UserError(
+            path,
+            "ROS bags are read with the package rosbags, which is not installed",
+            "pip install 'tespec[ros]'",
+        ) from error
     try:
         with (rosbag2 if path.is_dir() else rosbag1).Reader(path) as bag:
-            connections = [
-                connection for connection in bag.connections if connection.msgtype in MESSAGES
-            ]
-            topics = sorted({connection.topic for connection in connections})
+            connections = [link for link in bag.connections if link.msgtype in MESSAGES]
+            topics = sorted({link.topic for link in connections})
             if not topics:
-                types = (
-                    ", ".join(sorted({connection.msgtype for connection in bag.connections}))
-                    or "no messages"
-                )
+                types = ", ".join(sorted({link.msgtype for link in bag.connections}))
                 raise UserError(
                     path,
-                    f"has no topic of events ({types})",
+                    f"has no topic of events ({types or 'no messages'})",
                     f"give a bag with {' or '.join(MESSAGES)}",
                 )
             if len(topics) > 1:
-                what = f"has events of {len(topics)} topics: {', '.join(topics)}"
-                remedy = f"keep one: rosbags-convert --src {path.name} --dst OUTPUT --include-topic {topics[0]}"
-                raise UserError(path, what, remedy)
-            yield bag, connections
+                raise UserError(
+                    path,
+                    f"has events of {len(topics)} topics: {', '.join(topics)}",
+                    f"keep one: rosbags-convert --src {path.name} --dst OUTPUT "
+                    f"--include-topic {topics[0]}",
+                )
+            yield (content for _, _, content in bag.messages(connections))
     except UserError:
         raise
     except Exception as error:  # of many types, on damaged bags

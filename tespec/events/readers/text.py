@@ -25,24 +25,30 @@ from tespec.events.readers.arrays import AGAIN, as_events, find_columns
 SUFFIXES = (".csv", ".txt")
 HEAD = 1 << 14  # bytes at the start of a file, by which its layout is recognised
 BLOCK = 1 << 18  # events per chunk
-HEADER = "give it a first line with the names of its columns, as x,y,t,p (t: integers in us, or decimal seconds)"
+HEADER = (
+    "give it a first line with the names of its columns, as x,y,t,p "
+    "(t: integers in us, or decimal seconds)"
+)
 DAMAGED = (ValueError, LookupError, OverflowError, MemoryError)
 
 
 def reads(path: Path) -> bool:
     """Whether a text file has events, judging by its first lines."""
     try:
-        return (
-            path.suffix.lower() in SUFFIXES
-            and path.is_file()
-            and bool(open_recording(path, default=(1, 1)))
-        )
+        is_text = path.suffix.lower() in SUFFIXES and path.is_file()
+        return is_text and bool(open_recording(path, default=(1, 1)))
     except (UserError, OSError):
         return False
 
 
 def open_recording(path: Path, sensor: Size | None = None, default: Size | None = None) -> Reader:
-    """Open a text file, which is refused unless its layout is certain; see `tespec.events.readers`."""
+    """Open a text file, which is refused unless its layout is certain.
+
+    Args:
+        path: the file.
+        sensor: (height, width) in px given by the user.
+        default: (height, width) in px if nothing else names it, see `resolve_size`.
+    """
     with path.open("rb") as file:
         head = file.read(HEAD)
     complete = head[: head.rfind(b"\n") + 1] if len(head) == HEAD else head
@@ -71,7 +77,7 @@ def open_recording(path: Path, sensor: Size | None = None, default: Size | None 
 
 
 def _read_preamble(lines: list[str]) -> tuple[list[str], Size | None, int]:
-    """Names of the columns, sensor size (height, width), and number of lines before the first event."""
+    """Return names of columns, sensor size (height, width), number of lines before the events."""
     names: list[str] = []
     size = None
     for number, line in enumerate(lines):
@@ -98,7 +104,12 @@ def _split(line: str) -> list[str]:
 def _find_layout(
     path: Path, names: list[str], rows: list[str]
 ) -> tuple[list[int], float | None, dict[str, Any]]:
-    """Find the columns of the first lines of events, by the `names` in the header or a published layout.
+    """Find the columns of the first lines of events.
+
+    Args:
+        path: the file, for messages.
+        names: names of the columns in the header; without any, a published layout is recognised.
+        rows: the first lines of events.
 
     Returns:
         The positions of x, y, t and p, the microseconds in one unit of t if its name gives the
@@ -124,17 +135,17 @@ def _find_layout(
         order = ["t", "x", "y", "p"]
     elif not names and options["sep"] == ",":
         order = ["x", "y", "p", "t"]
-    if (found := find_columns(order)) is None:
+    named_columns = find_columns(order)
+    if named_columns is None:
         raise ValueError("its columns have no names")
-    columns = [order.index(name) for name in found[0]]
-    if (
-        found[1] is None
-        and len({re.fullmatch(r"-?\d+", _split(row)[columns[2]]) is None for row in rows}) == 2
-    ):
+    xytp, unit = named_columns
+    columns = [order.index(name) for name in xytp]
+    are_integers = {re.fullmatch(r"-?\d+", _split(row)[columns[2]]) is not None for row in rows}
+    if unit is None and len(are_integers) == 2:
         raise ValueError("integer and decimal times are mixed")
     if not names:
         x, y, t, _ = as_events(path, *(table[column].to_numpy() for column in columns))
         if max(x.max(), y.max()) == OFF_SENSOR or not rises(t):
             raise ValueError("its values are no events")
     options["dtype"] = {columns[2]: np.int64 if kinds[columns[2]] in "iu" else np.float64}
-    return columns, found[1], options
+    return columns, unit, options
