@@ -148,7 +148,12 @@ class Imagenet(ImageMethod):
 
     @classmethod
     def views(cls, cfg: ImagenetSettings, training: bool = True) -> tuple[ViewOf]:
-        """Return the crop of data/build.py; validation images are centre-cropped."""
+        """Return the transform of data/build.py, with timm's RandAugment.
+
+        Args:
+            cfg: settings of the method.
+            training: False: the central crop without augmentation.
+        """
         grey = cfg.channels == 1
         crop = create_transform(
             cfg.size,

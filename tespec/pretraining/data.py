@@ -273,7 +273,12 @@ class ImageData(_Data):
         return self.images.counts()
 
     def steps(self, seed: int, shard: Shard = WHOLE) -> images.ImageBatches:
-        """Return the training batches by step; see `EventData.steps`."""
+        """Return the training batches, indexed by step.
+
+        Args:
+            seed: of the order and augmentation.
+            shard: index and number of the ranks that share a batch.
+        """
         views = self.method.views(self.cfg)
         return images.ImageBatches(self.images, views, self.settings.batch_size, seed, shard)
 
@@ -357,7 +362,12 @@ class PairData(EventData):
         return digest.hexdigest()[:12]
 
     def steps(self, seed: int, shard: Shard = WHOLE) -> images.PairBatches:
-        """Return the training batches by step; see `EventData.steps`."""
+        """Return the training batches, indexed by step.
+
+        Args:
+            seed: of the order and augmentation.
+            shard: index and number of the ranks that share a batch.
+        """
         augment = partial(self.method.augment, self.cfg)
         return images.PairBatches(self.train, self.settings, seed, shard, augment)
 

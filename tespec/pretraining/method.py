@@ -290,7 +290,11 @@ class PairMethod(PretrainMethod):
 
     @classmethod
     def from_settings(cls, cfg: Any, settings: Pretraining, data: PretrainData) -> Self:
-        """Build the method with two randomly initialised backbones, for events and for images."""
+        """Build the method with two randomly initialised backbones.
+
+        Returns:
+            The method, from `cfg`, a backbone of events and one of grey images.
+        """
         images = build_backbone(
             settings.backbone, False, settings.bins, padded_size(*data.size), in_channels=1
         )
