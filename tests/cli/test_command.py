@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tespec.cli.main import VERBS, run
-from tespec.cli.options import prepared
+from tespec.cli.options import resolve_setup
 from tespec.core import config
 from tespec.core.config import names
 from tespec.core.errors import Preempted, UserError
@@ -22,7 +22,9 @@ SCRIPTS = sorted(
     path for path in (REPOSITORY / "benchmarks").glob("*.py") if "__main__" in path.read_text()
 )
 COMMANDS = [[verb] for verb in VERBS if verb not in ("data", "weights")]
-COMMANDS += [["data", each] for each in ("check", "prepare", "preview", "download-guide")]
+COMMANDS += [
+    ["data", name] for name in ("check", "prepare", "preview", "cache", "download-guide")
+]
 COMMANDS += [["weights", "inspect"], ["weights", "convert"]]
 ENDS = [
     (UserError("a.yaml", "two\n  lines", "write\none"), 2, "error: a.yaml: two lines; write one\n"),
@@ -57,16 +59,23 @@ def test_defects_pass_through(defect):
         run(Mock(side_effect=defect))
 
 
-def test_help_fits_a_screen_says_how_settings_are_found_and_imports_no_torch(call):
+def test_help_has_usage_and_examples_on_one_screen_and_imports_no_torch(call):
     for command in ([], *COMMANDS):
         code, out, _ = call(*command, "--help")
         assert code == 0
-        assert len(out.splitlines()) <= 47, command
-        assert ("--import" in out) == (command not in ([], ["tables"], ["report"])), command
+        assert len(out.splitlines()) <= 60, command
+        usage, *_, header, first, second = out.rstrip().splitlines()
+        assert usage.startswith(" ".join(["Usage: tespec", *command])), command
+        assert header == "Examples:"
+        for example in (first, second):
+            assert example.startswith(" ".join(["  tespec", *command])), command
+        no_plugins = ([], ["tables"], ["report"], ["data", "cache"])
+        assert ("--import" in out) == (command not in no_plugins), command
         if command in (["run"], ["pretrain"]):
             assert "then --profile, then --set; the later one wins" in " ".join(out.split())
             assert out.index("--method") < out.index("Advanced:") < out.index("--launcher")
-            assert all(name in out for name in (*names("profiles"), *LAUNCHERS, *TRACKERS))
+            assert all(name in out for name in (*names("profiles"), *TRACKERS))
+            assert f"[choices: none, {', '.join(LAUNCHERS)}] [default: none]" in out
     code = (
         "import sys\nfrom tespec.cli.main import main\n"
         f"assert not any(main([*command, '--help']) for command in {COMMANDS})\n"
@@ -115,7 +124,7 @@ def test_a_record_holds_the_command_that_repeats_it(
         f"{tmp_path}/a/b.pt",
     ]
     words = ["run", "--data", "my data", "--seed", "1", *places]
-    setup = prepared(
+    setup = resolve_setup(
         Setup(device="cpu", launcher=launcher, runs=tmp_path, results=tmp_path), words, profile
     )
     used = "" if threads else " --threads 3"
