@@ -49,7 +49,7 @@ def load(
         >>> histogram = torch.zeros(1, 20, 64, 96, dtype=torch.uint8)  # 10 bins, 2 polarities
         >>> features, state = network.step(histogram)
         >>> [tuple(stage.shape) for stage in features]
-        [(1, 32, 16, 24), (1, 64, 8, 12), (1, 128, 4, 6), (1, 256, 2, 3)]
+        [(1, 24, 16, 24), (1, 48, 8, 12), (1, 96, 4, 6), (1, 192, 2, 3)]
         >>> features, state = network.step(histogram, state)  # the next window of the stream
 
     Args:
@@ -78,8 +78,11 @@ def _checked_size(height: int | None, width: int | None) -> Size | None:
     if height is None and width is None:
         return None
     if not all(isinstance(side, int) and 1 <= side <= MAX_SIDE for side in (height, width)):
-        where = f"height={height!r}, width={width!r}"
-        raise UserError(where, "not a size in px", f"set both, from 1 to {MAX_SIDE}")
+        raise UserError(
+            f"height={height!r}, width={width!r}",
+            "not a size in px",
+            f"set both, from 1 to {MAX_SIDE}",
+        )
     return cast("Size", (height, width))
 
 
@@ -94,8 +97,9 @@ class TrainedNetwork(NamedTuple):
     def player(self, size: Size) -> Player:
         """Return the network as it is scored, for histograms of `size` (H, W) in px."""
         model = for_size(self.model, size)
-        device = next(model.parameters()).device
-        return self.task.player(self.settings, model, self.spec, size, device)
+        return self.task.player(
+            self.settings, model, self.spec, size, next(model.parameters()).device
+        )
 
 
 def read_settings(path: Path) -> Finetuning:
@@ -114,10 +118,12 @@ def settings_of(recipe: Mapping[str, Any], where: object) -> Finetuning:
         UserError: no fine-tuning wrote the file.
     """
     if "kind" not in recipe:
-        what = "contains no network with a task head"
-        raise UserError(where, what, "use a model.safetensors of `tespec run`")
-    settings = {key: value for key, value in recipe.items() if key not in BESIDE}
-    return build(Finetuning, settings, str(where))
+        raise UserError(
+            where, "contains no network with a task head", "use a model.safetensors of `tespec run`"
+        )
+    return build(
+        Finetuning, {key: value for key, value in recipe.items() if key not in BESIDE}, str(where)
+    )
 
 
 def load_trained(path: Path) -> TrainedNetwork:
@@ -138,8 +144,11 @@ def load_trained(path: Path) -> TrainedNetwork:
 
 def _require_bins(spec: HistogramSpec, bins: int, where: object) -> None:
     if spec.bins != bins:
-        what = f"its histograms have {spec.bins} bins, but its network takes {bins}"
-        raise UserError(where, what, "use the unmodified file")
+        raise UserError(
+            where,
+            f"its histograms have {spec.bins} bins, but its network takes {bins}",
+            "use the unmodified file",
+        )
 
 
 def stream(
@@ -160,8 +169,9 @@ def stream(
     Example:
         >>> import tespec
         >>> for time, features in tespec.stream("drive.aedat4", "backbone.safetensors"):
-        ...     print(time, [tuple(stage.shape) for stage in features])
-        {TIMES}
+        ...     print(time, tuple(features[-1].shape))
+        1633953691025950 (192, 3, 4)
+        1633953691075950 (192, 3, 4)
 
     Args:
         recording: file or folder of events, played in contiguous windows of the length of the
@@ -268,8 +278,11 @@ def predict(
     windows = np.flatnonzero((ends >= start) & (ends <= end)).tolist()
     if not windows:
         period = f"no window ends between {start:g} and {end:g} s"
-        what = f"{period}; the recording lasts {ends[-1]:.2f} s"
-        raise UserError(recording.path, what, "choose another --clip")
+        raise UserError(
+            recording.path,
+            f"{period}; the recording lasts {ends[-1]:.2f} s",
+            "choose another --clip",
+        )
     labelled = np.intersect1d(windows, getattr(recording, "labelled", [])).tolist()
     candidates = labelled or windows
     indices = np.linspace(0, len(candidates) - 1, ROWS).round().astype(int)
@@ -333,16 +346,15 @@ def draw(predictions: Sequence[Prediction], network: TrainedNetwork, has_truth: 
     limits = (head["min_depth"], head["max_depth"]) if "max_depth" in head else None
     columns = COLUMNS if has_truth else COLUMNS[:2]
     labels = [(confident(row.predicted), row.truth)[: len(columns) - 1] for row in predictions]
-    known_labels = [label for pair in labels for label in pair if label is not None]
-    colours = POLARITIES | colours_of(known_labels, network.settings.classes)
+    drawn = [label for pair in labels for label in pair if label is not None]
+    colours = POLARITIES | colours_of(drawn, network.settings.classes)
     bars = int(limits is not None)
     size = predictions[0].histogram.shape[1:]
     width = PANEL * len(columns) + 0.5 * bars
     figure, panels = make_panels(len(predictions), columns, size, width, bars, colours)
     for axes, row, pair in zip(panels, predictions, labels, strict=True):
         show_events(axes[0], row.histogram)
-        title = f"{row.seconds:.2f} s\nevents of {row.milliseconds:.0f} ms"
-        axes[0].set_ylabel(title, fontsize=9)
+        axes[0].set_ylabel(f"{row.seconds:.2f} s\nevents of {row.milliseconds:.0f} ms", fontsize=9)
         images = []
         for axis, label in zip(axes[1:], pair, strict=True):
             show_faded(axis, row.histogram)
@@ -399,14 +411,16 @@ def find(
             return dataset.open_checked(files)
     if not paths:
         known = ", ".join(files.name for files in recordings[:6])
-        remedy = f"use a path, or one of {known}" if known else "use a path"
-        raise UserError(name, "no such recording", remedy)
+        raise UserError(
+            name, "no such recording", f"use a path, or one of {known}" if known else "use a path"
+        )
     source = source_of(paths[0], parse_size(sensor_px) if sensor_px else None)
     title = name_of(path, paths[0])
     recording = fixed_windows(title, source, spec.window_ms, spec.downsample, at_least_one=True)
     if not len(recording):
-        what = f"is shorter than a window of {spec.window_ms:g} ms"
-        raise UserError(path, what, "use a longer recording")
+        raise UserError(
+            path, f"is shorter than a window of {spec.window_ms:g} ms", "use a longer recording"
+        )
     return recording
 
 

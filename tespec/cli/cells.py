@@ -38,19 +38,25 @@ from tespec.weights.load import fetch
 
 
 def run_finetuning(cell: CellOptions, setup: Setup, given: Sequence[str]) -> None:
-    """Fine-tune and evaluate a cell, once for each seed; arguments as in `run_seeds`."""
+    """Fine-tune and evaluate a cell, once for each seed.
+
+    Args:
+        cell: options of the cell.
+        setup: options of how and where to run.
+        given: arguments of the command line, for the record.
+    """
     run_seeds(build_spec(cell, setup), finetune, cell, given)
 
 
 def run_probe(cell: CellOptions, setup: Setup, given: Sequence[str]) -> None:
-    """Probe the features of a cell's initial backbone; arguments as in `run_seeds`."""
+    """Probe the features of a cell's initial backbone; arguments as in `run_finetuning`."""
     spec = build_spec(cell, setup)
     require_supported(spec.settings, is_probe=True)
     run_seeds(spec, probe, cell, given)
 
 
 def run_reference(cell: CellOptions, setup: Setup, given: Sequence[str]) -> None:
-    """Score the label prior of a task; arguments as in `run_seeds`."""
+    """Score the label prior of a task; arguments as in `run_finetuning`."""
     spec = build_spec(cell, setup)
     require_supported(spec.settings, is_probe=False)
     run_seeds(spec, label_prior, cell, given)
@@ -74,11 +80,10 @@ def build_spec(cell: CellOptions, setup: Setup) -> CellSpec:
     method.require(name, arch)
     data = find_data(task, cell.data, profile, planned=cell.training.dry_run)
     network = network_of(cell.training.backbone, method)
-    changes = cell.finetuning_changes
     return CellSpec(
         name=name,
         method=method,
-        settings=settings_of(data, task, arch, profile, changes, network),
+        settings=settings_of(data, task, arch, profile, cell.finetuning_changes, network),
         data=data,
         checkpoint=fetch(cell.checkpoint),
         seed=cell.seeds[0],
@@ -167,9 +172,14 @@ def draw_predictions(prediction: PredictOptions, cell: CellOptions, setup: Setup
         settings = read_settings(model)
         root = find_data(settings.task, cell.data, settings.profile).made().root
     out: Any = prediction.out
-    sensor = cell.training.sensor
     windows, labelled, figure = predict(
-        model, prediction.predict, out, device, root=root, clip=prediction.clip, sensor_px=sensor
+        model,
+        prediction.predict,
+        out,
+        device,
+        root=root,
+        clip=prediction.clip,
+        sensor_px=cell.training.sensor,
     )
     print(f"{windows} windows, {labelled} of them labelled: {figure}")
 

@@ -89,7 +89,11 @@ def check(
     processes: Processes = 1,
     options: DatasetOptions = DatasetOptions(),
 ) -> int:
-    """Read every file and label, report statistics and problems (exit code 2 if there are any)."""
+    """Read every file and label, report statistics and problems (exit code 2 if there are any).
+
+    Returns:
+        Exit code.
+    """
     opened, _ = options.open(dataset, path)
     from tqdm import tqdm
 
@@ -146,7 +150,11 @@ def prepare(
     processes: Processes = 1,
     options: DatasetOptions = DatasetOptions(),
 ) -> int:
-    """Pack the events of each recording next to its file, for fast reading."""
+    """Pack the events of each recording next to its file, for fast reading.
+
+    Returns:
+        Exit code: 2 if a recording was skipped.
+    """
     opened, _ = options.open(dataset, path)
     from tespec.datasets.sources import EventSource, pack_missing
 

@@ -62,8 +62,11 @@ def check_names(plugins: Sequence[Path], data: Path | None, **named: str | None)
             raise UserError(path, "no such file or folder", "check the path")
     if plugins:
         register_methods(plugins)
-    methods = [] if plugins else shipped_methods()
-    known = {"task": names("tasks"), "profile": names("profiles"), "method": methods}
+    known = {
+        "task": names("tasks"),
+        "profile": names("profiles"),
+        "method": [] if plugins else shipped_methods(),
+    }
     for option, name in named.items():
         if name is not None and known[option] and name not in known[option]:
             remedy = suggest(name, known[option])
@@ -243,13 +246,21 @@ def network_of(backbone: str | None, method: Any) -> str:
         raise UserError(where, "unknown backbone", suggest(backbone, known))
     swins = [name for name in known if issubclass(known[name], EventSwin)]
     if getattr(method, "masks_patches", False) and backbone not in swins:
-        what = f"has no patches that {method.title} could mask"
-        raise UserError(where, what, f"choose from {', '.join(swins)}")
+        raise UserError(
+            where,
+            f"has no patches that {method.title} could mask",
+            f"choose from {', '.join(swins)}",
+        )
     return backbone
 
 
 def format_metrics(metrics: Numbers, digits: int = 2) -> str:
-    """Write metrics on one line, rounded to `digits` after the point."""
+    """Write metrics on one line.
+
+    Args:
+        metrics: values by name; None is written as nan.
+        digits: number of digits after the point.
+    """
     return ", ".join(
         f"{name} {'nan' if value is None else f'{value:.{digits}f}'}"
         for name, value in metrics.items()

@@ -178,8 +178,8 @@ def plan(
     failed = run_jobs(plan, missing, results, options) if missing else {}
     for job_name, reason in failed.items():
         print(f"failed: {job_name}: {reason}")
-    complete = [job for job in missing if job.name not in failed]
-    print_pretrainings([job for job in complete if job.kind == PRETRAINING], results)
+    pretrainings = [job for job in missing if job.kind == PRETRAINING]
+    print_pretrainings([job for job in pretrainings if job.name not in failed], results)
     if plan.show:
         show_table(plan.show, results)
     count = sum(job.name not in failed for job in jobs)
@@ -196,7 +196,7 @@ def print_status(jobs: Sequence[Job], done: Sequence[Job]) -> None:
     """
     import pandas as pd
 
-    rows = [(job.method, job.task, job in set(done)) for job in jobs]
+    rows = [(job.method, job.task, job in done) for job in jobs]
     frame = pd.DataFrame(rows, columns=["method", "task", "done"])
     cells = frame.groupby(["method", "task"], sort=False)["done"]
     counts = cells.agg(lambda runs: f"{runs.sum()}/{len(runs)}").unstack(fill_value="-")
@@ -213,8 +213,11 @@ def changed(plan: Plan, options: Options) -> Plan:
     checkpoints = plan.checkpoints | {method: Path(path) for method, _, path in pairs}
     for method, path in checkpoints.items():
         if not path.is_file():
-            what = "is not METHOD=FILE with an existing file"
-            raise UserError(f"checkpoints {method}={path}", what, "check the path")
+            raise UserError(
+                f"checkpoints {method}={path}",
+                "is not METHOD=FILE with an existing file",
+                "check the path",
+            )
     return replace(
         plan,
         set=(*plan.set, *options.changes),
@@ -239,8 +242,11 @@ def check_methods(plan: Plan, jobs: Sequence[Job]) -> None:
         method.require(job.method, job.arch)
         network_of(job.backbone or None, method)
         if method.pretraining_data != "-" and not (job.upstream or job.checkpoint):
-            remedy = f"give --checkpoints {job.method}=FILE, or remove the method from the plan"
-            raise UserError(f"plan {plan.name}, {job.method}", "has no pre-trained weights", remedy)
+            raise UserError(
+                f"plan {plan.name}, {job.method}",
+                "has no pre-trained weights",
+                f"give --checkpoints {job.method}=FILE, or remove the method from the plan",
+            )
 
 
 def read_current(results: Path) -> tuple[list[Record], list[str]]:
@@ -260,8 +266,10 @@ def arguments_of(plan: Plan, job: Job, records: Sequence[Record], options: Optio
     """
     checkpoint: Path | str | None = None
     if job.upstream and job.upstream.label != SAMPLE:
-        weights = plans.weights_of(job.upstream, records, options.runs)
-        checkpoint = weights or f"WEIGHTS_OF_{job.upstream.name}"
+        checkpoint = (
+            plans.weights_of(job.upstream, records, options.runs)
+            or f"WEIGHTS_OF_{job.upstream.name}"
+        )
     words = plans.command(job, checkpoint)
     if plan.accumulate > 1:
         words += ["--accumulate", str(plan.accumulate)]

@@ -115,10 +115,10 @@ def pretrain(
     register_methods(plugins)
     from tespec.cli import cells
 
-    settings, found = cells.resolve_pretraining(method, data, profile, training)
+    settings, dataset = cells.resolve_pretraining(method, data, profile, training)
     if training.dry_run:
-        cells.print_pretraining_cost(settings, found, setup, training.gpus)
+        cells.print_pretraining_cost(settings, dataset, setup, training.gpus)
     else:
         cells.run_pretraining(
-            settings, found, seed, setup, given, profile=profile, skip_damaged=skip_damaged
+            settings, dataset, seed, setup, given, profile=profile, skip_damaged=skip_damaged
         )

@@ -55,6 +55,9 @@ def tables(
 
     Without filters, tables show the test split, all labels, default settings and the newest results
     version.
+
+    Returns:
+        Exit code.
     """
     refuse(
         bool(gains and (only or measured or by)),
@@ -71,8 +74,9 @@ def tables(
     for problem in problems:
         say(f"skipped: {problem}")
     if problems and not records:
-        remedy = "remove the damaged files or run again"
-        raise UserError(results, "contains no readable record", remedy)
+        raise UserError(
+            results, "contains no readable record", "remove the damaged files or run again"
+        )
     # Imported late: it takes half a second, and mistakes are reported first.
     from tespec.comparison import cost
     from tespec.comparison.export import print_table, write_tables
@@ -121,7 +125,11 @@ def report(
         Path | None, Parameter(help="HTML file (default: report.html in --results)")
     ] = None,
 ) -> int:
-    """Write all results as one HTML page: runs, tables, score figures and reconstructions."""
+    """Write all results as one HTML page: runs, tables, score figures and reconstructions.
+
+    Returns:
+        Exit code: 1 if a damaged record was skipped.
+    """
     out = out or results / "report.html"
     if out.is_dir():
         raise UserError(f"--out {out}", "is a folder", "give the path of a file")

@@ -60,8 +60,11 @@ def show(file: File, /, *, network: NetworkOptions = NetworkOptions()) -> None:
     counts = f"{len(contents.tensors):,} with {values:,} values"
     print(f"  tensors  {counts}; {len(converted.tensors)} of the backbone")
     if contents.recipe:
-        keys = ("method", "backbone", "recurrent", "bins", "sensor", "data", "seed")
-        facts = [f"{key} {contents.recipe[key]}" for key in keys if key in contents.recipe]
+        facts = [
+            f"{key} {contents.recipe[key]}"
+            for key in ("method", "backbone", "recurrent", "bins", "sensor", "data", "seed")
+            if key in contents.recipe
+        ]
         print(f"  recipe   {', '.join(facts)}")
     print("  parts")
     parts: dict[str, list[int]] = {}
@@ -105,8 +108,9 @@ def convert(
 ) -> None:
     """Convert a file for tespec.load, or to timm's naming."""
     if out.suffix != ".safetensors":
-        what = "does not end in .safetensors, the format that is written"
-        raise UserError(out, what, "rename it")
+        raise UserError(
+            out, "does not end in .safetensors, the format that is written", "rename it"
+        )
     if out.exists() and not (overwrite and out.is_file()):
         raise UserError(out, "already exists", "choose another path, or give --overwrite")
     size = network.size

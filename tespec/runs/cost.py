@@ -219,8 +219,9 @@ def require_memory(
     parts = max(parts for parts in divisors if lanes // parts >= smallest)
     for recompute in (True, False):
         with suppress(UserError):  # batch normalisation cannot be recomputed
-            smaller = replace(setup, accumulate=parts, recompute=recompute)
-            memory = estimate.cost(smaller, processes).memory
+            memory = estimate.cost(
+                replace(setup, accumulate=parts, recompute=recompute), processes
+            ).memory
             if memory <= available:
                 options = f"--accumulate {parts}{' --recompute' * recompute}"
                 remedies.append(f"{options} ({memory / 1e9:.2g} GB)")
@@ -228,11 +229,12 @@ def require_memory(
     segments = ", segments=N" if settings.segments > 1 else ""
     remedies.append(f"a smaller batch (--set batch_size=N{segments})")
     name = settings.task if isinstance(settings, Finetuning) else settings.name
-    what = (
+    raise UserError(
+        f"training of {name}",
         f"needs about {needed / 1e9:.3g} GB of memory, "
-        f"but the {'CPU' if on_cpu else 'GPU'} has {available / 1e9:.3g} GB"
+        f"but the {'CPU' if on_cpu else 'GPU'} has {available / 1e9:.3g} GB",
+        f"use {', or '.join(remedies)}",
     )
-    raise UserError(f"training of {name}", what, f"use {', or '.join(remedies)}")
 
 
 def input_of(settings: Finetuning | Pretraining, dataset: str, sensor: Size | None = None) -> Size:
@@ -257,8 +259,11 @@ def input_of(settings: Finetuning | Pretraining, dataset: str, sensor: Size | No
     if stated is None and dataset in names("tasks"):
         stated = DATASETS.module_dict[dataset_and_splits(dataset)[0]].sensor
     if stated is None:
-        what = "no config specifies its sensor size"
-        raise UserError(f"data set {dataset}", what, "give --sensor WIDTHxHEIGHT")
+        raise UserError(
+            f"data set {dataset}",
+            "no config specifies its sensor size",
+            "give --sensor WIDTHxHEIGHT",
+        )
     region = reduced(*stated, settings.downsample)
     rows = settings.protocol.get("rows") if isinstance(settings, Finetuning) else None
     return min(region.height, rows or region.height), region.width

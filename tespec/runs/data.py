@@ -90,7 +90,11 @@ class Data:
 def find_unlabelled(
     dataset: str, given: Path | None, profile: str | None = None, *, planned: bool = False
 ) -> Data:
-    """Find recordings for pre-training; arguments as in `find_data`, label as in `label_of`."""
+    """Find recordings for pre-training; arguments as in `find_data`.
+
+    Returns:
+        The data, with the label of `label_of` for unlabelled data.
+    """
     data = find_data(dataset, given, profile, planned=planned)
     if data.is_sample:
         return data
@@ -144,8 +148,11 @@ def find_data(
         return Data(sample, SAMPLE, f"{missing}: using the synthetic sample world")
     if not planned:
         raise refusal
-    notice = f"sizes of the official {dataset}; a run would be refused: {refusal}"
-    return Data(Path(dataset), dataset, notice)
+    return Data(
+        Path(dataset),
+        dataset,
+        f"sizes of the official {dataset}; a run would be refused: {refusal}",
+    )
 
 
 def settings_of(
@@ -166,8 +173,9 @@ def settings_of(
         changes: `KEY=VALUE` settings of the user.
         network: name of a backbone or a kind of network.
     """
-    described = data.description.overrides()
-    return finetuning_settings(task, arch, profile or data.profile, changes, described, network)
+    return finetuning_settings(
+        task, arch, profile or data.profile, changes, data.description.overrides(), network
+    )
 
 
 def sibling(data: Data, dataset: str) -> Data:

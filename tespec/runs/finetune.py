@@ -95,8 +95,9 @@ class CellSpec:
             raise UserError(unused[0], "this run has no pre-training", "remove it")
         pretraining_data = self.method.pretraining_data
         if self.checkpoint is None and pretraining_data != "-" and not planned:
-            what = f"is pre-trained on {pretraining_data}"
-            raise UserError(option, what, "give --checkpoint FILE")
+            raise UserError(
+                option, f"is pre-trained on {pretraining_data}", "give --checkpoint FILE"
+            )
 
     def resolve_settings(self) -> Finetuning:
         """Set the peak learning rate for the data that the initial weights were pre-trained on."""
@@ -153,10 +154,12 @@ def finetune(spec: CellSpec) -> Record:
             write_weights(run.folder / WEIGHTS, model.state_dict(), recipe)
         return {**outcome, "cost": cost}
 
-    require = partial(
-        require_memory, run.settings, task.size, run.setup, run.device, freeze=spec.freeze
+    return run_or_load(
+        run,
+        evaluate,
+        partial(train, run, model, batches),
+        partial(require_memory, run.settings, task.size, run.setup, run.device, freeze=spec.freeze),
     )
-    return run_or_load(run, evaluate, partial(train, run, model, batches), require)
 
 
 def outcome_of(task: Any, scorer: Any, **protocol: str) -> Outcome:
@@ -197,12 +200,15 @@ def prepare_run(kind: str, spec: CellSpec, **config: str) -> tuple[Run, Any, Any
     start_time = time.monotonic()
     spec.validate()
     settings = spec.resolve_settings()
-    optimisation = with_precision(settings.optimisation, choose_device(spec.setup.device))
-    settings = replace(settings, optimisation=optimisation)
+    settings = replace(
+        settings,
+        optimisation=with_precision(settings.optimisation, choose_device(spec.setup.device)),
+    )
     with rank_zero_first():
         task = build_task(settings, spec.data.root, spec.split)
-    described = spec.data.description.overrides()
-    overrides = changed_settings(spec.settings, spec.method.network, described)
+    overrides = changed_settings(
+        spec.settings, spec.method.network, spec.data.description.overrides()
+    )
     require_stored((*task.train, *task.scored), settings.downsample, overrides)
     checkpoint = spec.checkpoint
     if spec.pretrains:
@@ -220,7 +226,6 @@ def prepare_run(kind: str, spec: CellSpec, **config: str) -> tuple[Run, Any, Any
         model.freeze_backbone()
     # Only the splits that affect the result.
     splits = {name: list(task.dataset.splits.get(name, ())) for name in (TRAIN, spec.split)}
-    classes = {spec.method, type(task), type(task.dataset), type(model.backbone)}
     run = Run(
         kind=kind,
         method_name=spec.name,
@@ -233,7 +238,12 @@ def prepare_run(kind: str, spec: CellSpec, **config: str) -> tuple[Run, Any, Any
         data_fingerprint=fingerprint(task.train, task.scored),
         seed=spec.seed,
         setup=spec.setup,
-        plugin=plugin_of(model, classes, tasks=settings.task, profiles=settings.profile),
+        plugin=plugin_of(
+            model,
+            {spec.method, type(task), type(task.dataset), type(model.backbone)},
+            tasks=settings.task,
+            profiles=settings.profile,
+        ),
         # The identity of the result includes the initial backbone, however the method made it.
         start=weights.facts() | {"start_sha256": state_sha256(model.backbone.state_dict())},
         began=start_time,

@@ -78,12 +78,18 @@ def require_supported(settings: Finetuning, *, is_probe: bool) -> None:
         is_probe: whether tasks other than segmentation are refused.
     """
     if is_probe and settings.kind != "segmentation":
-        where = f"--probe --task {settings.task}"
-        raise UserError(where, "probes support only segmentation", "choose ddd17 or dsec")
+        raise UserError(
+            f"--probe --task {settings.task}",
+            "probes support only segmentation",
+            "choose ddd17 or dsec",
+        )
     augmentation = settings.test_time_augmentation
     if augmentation != "none":
-        what = f"{augmentation!r} is only for trained networks, not for probes and the label prior"
-        raise UserError("test_time_augmentation", what, "set it to none")
+        raise UserError(
+            "test_time_augmentation",
+            f"{augmentation!r} is only for trained networks, not for probes and the label prior",
+            "set it to none",
+        )
 
 
 def label_prior(spec: CellSpec) -> Record:
@@ -91,8 +97,11 @@ def label_prior(spec: CellSpec) -> Record:
     run, task, _ = prepare_run("reference", spec)
 
     def evaluate() -> Outcome:
-        scorer = task.evaluate(Constant(prior_of(task)), run.device)
-        return outcome_of(task, scorer, input="none: the most frequent labels of the training set")
+        return outcome_of(
+            task,
+            task.evaluate(Constant(prior_of(task)), run.device),
+            input="none: the most frequent labels of the training set",
+        )
 
     return run_or_load(run, evaluate)
 
@@ -108,8 +117,11 @@ def prior_of(task: Any) -> Tensor | Boxes:
         return torch.from_numpy(depth_prior(labels, head["min_depth"], head["max_depth"]))
     if settings.kind == "detection":
         return box_prior(labels)
-    what = f"is not defined for {settings.kind}"
-    raise UserError(f"reference prior, {settings.task}", what, "choose another task")
+    raise UserError(
+        f"reference prior, {settings.task}",
+        f"is not defined for {settings.kind}",
+        "choose another task",
+    )
 
 
 def probe(spec: CellSpec) -> Record:

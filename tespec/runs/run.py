@@ -198,8 +198,10 @@ def run_or_load(
             records.write_record(record, setup.results)
             clear(run.folder)
         if trained.tracker is not None:
-            scores = {f"result/{name}": value for name, value in outcome["metrics"].items()}
-            trained.tracker.add_scalars(scores, step=run.settings.optimisation.steps)
+            trained.tracker.add_scalars(
+                {f"result/{name}": value for name, value in outcome["metrics"].items()},
+                step=run.settings.optimisation.steps,
+            )
             trained.tracker.close()
         barrier()
         return record

@@ -116,8 +116,11 @@ class Setup:
         from tespec.training.device import be_deterministic, choose_device
 
         if self.track not in (None, "files") and find_spec(self.track) is None:
-            what = f"the package {self.track} is not installed"
-            raise UserError(f"--track {self.track}", what, f"pip install {self.track}")
+            raise UserError(
+                f"--track {self.track}",
+                f"the package {self.track} is not installed",
+                f"pip install {self.track}",
+            )
         be_deterministic(self.deterministic, choose_device(self.device))
         if self.threads:
             torch.set_num_threads(self.threads)
@@ -130,5 +133,8 @@ class Setup:
                 with TemporaryFile(dir=existing):  # creates no folder: the run may be refused
                     pass
             except OSError as error:
-                what = f"cannot be written to ({error.strerror})"
-                raise UserError(f"{option} {folder}", what, "choose another folder") from error
+                raise UserError(
+                    f"{option} {folder}",
+                    f"cannot be written to ({error.strerror})",
+                    "choose another folder",
+                ) from error

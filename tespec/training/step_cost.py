@@ -78,9 +78,11 @@ def step_cost(model: Any, batch: Batch, *, half: bool) -> StepCost:
             backward(losses["loss"])
     except (NotImplementedError, RuntimeError) as error:
         reason = one_line(str(error))[:200]
-        what = f"the cost of its step cannot be estimated without data: {reason}"
-        remedy = "make tensor shapes independent of tensor values"
-        raise UserError(type(model).__name__, what, remedy) from error
+        raise UserError(
+            type(model).__name__,
+            f"the cost of its step cannot be estimated without data: {reason}",
+            "make tensor shapes independent of tensor values",
+        ) from error
     model.zero_grad()
     tensors = [leaf for leaf in tree_leaves(state) if isinstance(leaf, Tensor)]
     state_bytes = sum(tensor.nbytes for tensor in tensors)

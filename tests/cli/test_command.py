@@ -1,6 +1,8 @@
 """Behaviour of all commands: help, one-line errors, exit codes, recorded commands, user-defined config files."""
 
+import os
 import re
+import shutil
 import subprocess
 import sys
 from unittest.mock import Mock
@@ -22,9 +24,7 @@ SCRIPTS = sorted(
     path for path in (REPOSITORY / "benchmarks").glob("*.py") if "__main__" in path.read_text()
 )
 COMMANDS = [[verb] for verb in VERBS if verb not in ("data", "weights")]
-COMMANDS += [
-    ["data", name] for name in ("check", "prepare", "preview", "cache", "download-guide")
-]
+COMMANDS += [["data", name] for name in ("check", "prepare", "preview", "cache", "download-guide")]
 COMMANDS += [["weights", "inspect"], ["weights", "convert"]]
 ENDS = [
     (UserError("a.yaml", "two\n  lines", "write\none"), 2, "error: a.yaml: two lines; write one\n"),
@@ -171,3 +171,28 @@ def test_a_task_and_a_profile_of_ones_own_are_files(tmp_path, monkeypatch, call)
     )
     # the profile is known
     assert "recording of the test split is missing" in call(*quick, "--data", tmp_path)[2]
+
+
+def test_a_script_runs_the_code_of_its_clone_whichever_is_installed(tmp_path):
+    shutil.copytree(REPOSITORY / "benchmarks", tmp_path / "benchmarks")
+    (tmp_path / "tespec" / "cli").mkdir(parents=True)
+    for package in ("tespec", "tespec/cli"):
+        (tmp_path / package / "__init__.py").write_text("")
+    (tmp_path / "tespec" / "cli" / "main.py").write_text(
+        "import subprocess, sys\n"
+        "def main(words):\n"
+        "    print(__file__, *words, flush=True)\n"
+        "    code = 'import tespec; print(tespec.__file__)'\n"
+        "    return subprocess.run([sys.executable, '-c', code], cwd='/').returncode\n"
+    )
+    done = subprocess.run(
+        [sys.executable, tmp_path / "benchmarks" / "run.py", "--list"],
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout.splitlines() == [
+        f"{tmp_path / 'tespec' / 'cli' / 'main.py'} run --list",
+        str(tmp_path / "tespec" / "__init__.py"),
+    ]
