@@ -102,11 +102,6 @@ class TrainedNetwork(NamedTuple):
         )
 
 
-def read_settings(path: Path) -> Finetuning:
-    """Read from a file's header the settings of the fine-tuning that wrote it."""
-    return settings_of(read_recipe(path), path)
-
-
 def settings_of(recipe: Mapping[str, Any], where: object) -> Finetuning:
     """Read the settings of a fine-tuning from the recipe in its weights file.
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from tespec import inference
 from tespec.cli.main import refuse
 from tespec.cli.options import (
     CellOptions,
@@ -22,7 +23,6 @@ from tespec.core import config
 from tespec.core.distributed import is_first
 from tespec.core.errors import UserError
 from tespec.core.settings import Pretraining
-from tespec.inference import predict, read_settings
 from tespec.pretraining.method import Method, find_method, own_settings, pretrain_method
 from tespec.registry import METHODS
 from tespec.runs.cost import estimate_training, input_of
@@ -34,6 +34,7 @@ from tespec.runs.run import WEIGHTS
 from tespec.runs.setup import Setup
 from tespec.runs.train import require_trainable
 from tespec.training.device import choose_device, denormals_flushed, launched
+from tespec.weights.files import read_recipe
 from tespec.weights.load import fetch
 
 
@@ -169,10 +170,10 @@ def draw_predictions(prediction: PredictOptions, cell: CellOptions, setup: Setup
     device = choose_device(setup.device)
     root = None
     if cell.data or not Path(prediction.predict).exists():
-        settings = read_settings(model)
+        settings = inference.settings_of(read_recipe(model), model)
         root = find_data(settings.task, cell.data, settings.profile).made().root
     out: Any = prediction.out
-    windows, labelled, figure = predict(
+    windows, labelled, figure = inference.predict(
         model,
         prediction.predict,
         out,

@@ -81,13 +81,11 @@ def show(file: File, /, *, network: NetworkOptions = NetworkOptions()) -> None:
         print(f"  unused   {listed}" + (f" and {more} more" if more > 0 else ""))
     print("  fills")
     for name, match in contents.matches.items():
-        result = f"{len(match.tensors)} of {match.total} tensors"
-        if match.random:
-            result += f"; the ConvLSTMs ({len(match.random)} tensors) are randomly initialised"
+        filled = f"{len(match.tensors)} of {match.total} tensors"
+        random = f"the ConvLSTMs ({len(match.random)} tensors) are randomly initialised"
+        result = f"yes: {filled}" + f"; {random}" * bool(match.random)
         if match.problems:
-            result = f"no: {len(match.tensors)} of {match.total} tensors; {match.problems[0]}"
-        else:
-            result = f"yes: {result}"
+            result = f"no: {filled}; {match.problems[0]}"
         print(f"    {f'{contents.backbone or FALLBACK}, {name}':24} {result}")
 
 
