@@ -1,4 +1,4 @@
-"""Behaviour of all commands: help, one-line errors, exit codes, recorded commands, user-defined config files."""
+"""Behaviour of all commands: help, errors, exit codes, recorded commands, users' config files."""
 
 import os
 import re
@@ -80,7 +80,8 @@ def test_help_has_usage_and_examples_on_one_screen_and_imports_no_torch(call):
         "import sys\nfrom tespec.cli.main import main\n"
         f"assert not any(main([*command, '--help']) for command in {COMMANDS})\n"
         "assert main(['run', '--method', 'tespek', '--task', 'ddd17']) == 2\n"
-        "assert main(['run', '--method', 'scratch', '--task', 'ddd17', '--set', 'peak_lr=1']) == 2\n"
+        "cell = ['run', '--method', 'scratch', '--task', 'ddd17']\n"
+        "assert main([*cell, '--set', 'peak_lr=1']) == 2\n"
         "assert main(['plan', 'smal']) == 2\n"
         "assert 'torch' not in sys.modules"
     )
@@ -155,7 +156,8 @@ def test_a_task_and_a_profile_of_ones_own_are_files(tmp_path, monkeypatch, call)
     assert f" --profile {profile} " in planned
     plugin = tmp_path / "plugin.py"
     plugin.write_text(
-        f"from tespec.core import config\nconfig.add_file('profiles', config.Path({str(profile)!r}))\n"
+        "from tespec.core import config\n"
+        f"config.add_file('profiles', config.Path({str(profile)!r}))\n"
     )
     config._added.clear()
     quick = (

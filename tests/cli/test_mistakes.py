@@ -1,4 +1,4 @@
-"""Mistakes on the command line are answered in one line, before data is generated or opened and without a file."""
+"""Mistakes on the command line are answered in one line, before data is opened or written."""
 
 import pytest
 

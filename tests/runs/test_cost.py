@@ -96,7 +96,7 @@ def test_the_papers_pretraining_step():
 
 
 def require_real_step(estimate, model, batch):
-    """Compare an estimate with a real step: its FLOPs, and the bytes saved for the backward pass."""
+    """Compare an estimate with a real step: FLOPs, and bytes saved for the backward pass."""
     cost, storages = estimate.cost(PLAIN), {}
 
     def note(tensor):

@@ -125,7 +125,7 @@ def test_the_need_is_that_of_a_dry_run_and_only_what_does_not_fit_is_refused(wit
 
 @pytest.fixture
 def costing_a_gigabyte(monkeypatch):
-    """Let a step of each estimate take 1 GB, divided by `--accumulate`, half of it with `--recompute`."""
+    """Let a step take 1 GB, divided by `--accumulate`, half of it with `--recompute`."""
 
     def cost_of(setup, gpus):
         return SimpleNamespace(memory=1e9 / gpus / setup.accumulate / (1 + setup.recompute))
@@ -158,8 +158,8 @@ def test_the_message_names_the_options_that_help(
     register_methods()
     settings = replace(settings_of(name), profile=profile)
     with_memory(gigabytes * 1e9)
-    expected = f"training of {name}: needs about 1 GB of memory, but the CPU has {gigabytes:.3g} GB; use {remedies}"
-    assert refusal(settings) == expected
+    problem = f"needs about 1 GB of memory, but the CPU has {gigabytes:.3g} GB"
+    assert refusal(settings) == f"training of {name}: {problem}; use {remedies}"
 
 
 def test_batch_normalisation_is_not_recomputed(with_memory):
