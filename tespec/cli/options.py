@@ -53,7 +53,7 @@ def check_names(plugins: Sequence[Path], data: Path | None, **named: str | None)
     """Refuse missing files and unknown names, before torch is imported unless a plug-in does.
 
     Args:
-        plugins: files given to --import, which are imported, as they may register more names.
+        plugins: files given to --import, which are imported here, as they may register names.
         data: file or folder given to --data.
         named: values of --task, --profile and --method.
     """
@@ -215,7 +215,7 @@ class PredictOptions:
 
 
 def check_cell(cell: CellOptions) -> None:
-    """Refuse mistakes in the options of a cell, before torch is imported."""
+    """Refuse mistakes in the options of a cell before torch is imported, then register methods."""
     task = read_config("tasks", cell.task)
     profile = read_config("profiles", cell.training.profile)
     complete = task and (cell.method or cell.reference)
@@ -223,6 +223,7 @@ def check_cell(cell: CellOptions) -> None:
     check_names(cell.plugins, cell.data, method=cell.method, task=task, profile=profile)
     cell_facts(str(task), cell.arch, profile or "paper", cell.finetuning_changes)
     refuse_unknown_changes(cell.pretraining_changes)
+    register_methods()
 
 
 def network_of(backbone: str | None, method: Any) -> str:

@@ -57,9 +57,10 @@ def run(
     Settings: the task's config, then --profile, then --set; the later one wins (--describe TASK
     shows them).
     """
-    if not (list_ or describe or prediction.model):
+    if list_ or describe or prediction.model:
+        register_methods(cell.plugins)
+    else:
         check_cell(cell)
-    register_methods(cell.plugins)
     if list_:
         print_names()
         return
@@ -112,7 +113,7 @@ def pretrain(
     profile = read_config("profiles", training.profile)
     check_names(plugins, data, method=method, profile=profile)
     config.refuse_unknown_changes(training.all_changes)
-    register_methods(plugins)
+    register_methods()
     from tespec.cli import cells
 
     settings, dataset = cells.resolve_pretraining(method, data, profile, training)
