@@ -1,4 +1,4 @@
-"""Copy configs, published numbers and baselines of a checkout into the package of a wheel."""
+"""Copy configs and published numbers of a checkout into the package of a wheel."""
 
 import shutil
 from pathlib import Path
@@ -7,11 +7,11 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 # see tespec/core/paths.py
-INSIDE = {"configs": "configs", "results/paper": "published", "baselines": "baselines"}
+INSIDE = {"configs": "configs", "results/paper": "published"}
 
 
 class BuildWithFacts(build_py):
-    """Build the package with these folders; an editable installation reads them from the checkout."""
+    """Build with these folders; an editable installation reads them from the checkout."""
 
     def run(self) -> None:
         """Build the package, then copy the folders."""
@@ -22,7 +22,7 @@ class BuildWithFacts(build_py):
             target = Path(self.build_lib, "tespec", name)
             # A build folder may hold files that have since been deleted.
             shutil.rmtree(target, ignore_errors=True)
-            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(source, target)
 
 
 setup(cmdclass={"build_py": BuildWithFacts})

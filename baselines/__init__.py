@@ -1,6 +1,20 @@
 """SSL methods that TESPEC is compared with, one file each."""
 
-import tespec.core.compat  # noqa: F401  # before timm and torchvision
+# Methods by name, and their modules, so that names are known without importing torch.
+METHODS = {
+    "scratch": "baselines.scratch",
+    "rvt": "baselines.scratch",
+    "imagenet": "baselines.imagenet",
+    "moby": "baselines.moby",
+    "ecdp": "baselines.ecdp",
+    "ecddp": "baselines.ecddp",
+    "ecddp_resnet": "baselines.ecddp",
+    "mem": "baselines.mem",
+    "mem-tokenizer": "baselines.mem",
+    "cm3ae": "baselines.cm3ae",
+    "scaleevent": "baselines.scaleevent",
+    "cpc": "baselines.cpc",
+}
 
-# Deviation shared by all methods that learn from events.
+# Deviation that all methods which learn from events have in common.
 COUNTS = "events are counts up to 10 in 10 bins per polarity, as in fine-tuning"

@@ -3,6 +3,8 @@
 import math
 from typing import Annotated, Any, Literal
 
+import tespec.core.compat  # noqa: F401  # before timm and torchvision
+
 import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
@@ -22,7 +24,7 @@ from tespec.models.layers import STRIDE, crop, in_fp32, sent
 from tespec.pretraining.contrast import info_nce
 from tespec.pretraining.data import PretrainData
 from tespec.pretraining.masking import MaskPatch, PatchTokens, pixel_maps
-from tespec.pretraining.method import PairMethod
+from tespec.pretraining.method import PairMethod, TableRow
 from tespec.pretraining.views import random_resized_crops
 from tespec.registry import METHODS
 
@@ -59,14 +61,24 @@ class Cm3aeSettings:
 class Cm3ae(PairMethod):
     """Each network reconstructs its masked patches, the fused features the frame; a contrast matches the two inputs."""
 
-    title = "CM3AE"
+    row = TableRow(
+        title="CM3AE",
+        group="Beyond the paper",
+        pretraining_data="REV2M",
+        citation=(
+            "Wu et al.: CM3AE: A Unified RGB Frame and Event-Voxel/-Frame Pre-training Framework, "
+            "ACM MM 2025"
+        ),
+        licence="unknown (Event-AHU/CM3AE)",
+        weights=(
+            "the checkpoint of Event-AHU/CM3AE, a plain ViT-B/16, which no backbone here can load"
+        ),
+        summary=(
+            "Reconstructs masked patches of events and frame, and contrasts both; ConvLSTMs are "
+            "randomly initialised."
+        ),
+    )
     version = 4
-    group = "Beyond the paper"
-    pretraining_data = "REV2M"
-    citation = "Wu et al.: CM3AE: A Unified RGB Frame and Event-Voxel/-Frame Pre-training Framework, ACM MM 2025"
-    licence = "unknown (Event-AHU/CM3AE)"
-    weights = "the checkpoint of Event-AHU/CM3AE, a plain ViT-B/16, which no backbone here can load"
-    summary = "Reconstructs masked patches of events and frame, and contrasts both; ConvLSTMs are randomly initialised."
     masks_patches = True
     deviations = (  # from Event-AHU/CM3AE, models/mae.py
         "CM3AE's voxels are omitted, as are the frame reconstruction and the contrastive loss that "

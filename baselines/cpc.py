@@ -15,7 +15,7 @@ from tespec.models.backbone import Backbone, detach, reset
 from tespec.models.layers import sent
 from tespec.pretraining.contrast import info_nce, projector
 from tespec.pretraining.data import PretrainData
-from tespec.pretraining.method import EventMethod
+from tespec.pretraining.method import EventMethod, TableRow
 from tespec.pretraining.tespec import Tespec
 from tespec.registry import METHODS
 
@@ -40,14 +40,17 @@ class Cpc(EventMethod):
     identical, and without it they stay so.
     """
 
-    title = "CPC"
-    group = "Beyond the paper"
-    pretraining_data = "1Mpx"
-    citation = (
-        "van den Oord et al.: Representation Learning with Contrastive Predictive Coding, 2018"
-    )
-    summary = (
-        "The recurrent state predicts the features of the next segments among negatives (InfoNCE)."
+    row = TableRow(
+        title="CPC",
+        group="Beyond the paper",
+        pretraining_data="1Mpx",
+        citation=(
+            "van den Oord et al.: Representation Learning with Contrastive Predictive Coding, 2018"
+        ),
+        summary=(
+            "The recurrent state predicts the features of the next segments among negatives "
+            "(InfoNCE)."
+        ),
     )
     deviations = (  # from van den Oord et al., Eqs. 3 and 4; TESPEC's paper adds no settings
         "predictions and latents are two-layer projections, compared by cosine at temperature 0.1 "

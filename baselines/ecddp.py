@@ -8,7 +8,10 @@ and the teacher is a moving average of the student. Files in parentheses are tho
 Yan98/Event-Camera-Data-Dense-Pre-training.
 """
 
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar
+
+import tespec.core.compat  # noqa: F401  # before timm and torchvision
 
 import numpy as np
 import torch
@@ -34,7 +37,7 @@ from tespec.pretraining.contrast import (
 )
 from tespec.pretraining.data import PretrainData
 from tespec.pretraining.masking import block_mask, replace_masked
-from tespec.pretraining.method import EventMethod
+from tespec.pretraining.method import EventMethod, TableRow
 from tespec.pretraining.views import random_crops, random_views, seen_in
 from tespec.registry import METHODS
 
@@ -77,7 +80,6 @@ RISE = 30  # epochs, at each of which the teacher's temperature rises (teacher_t
 IN_CLUSTER = 0.25  # minimum share of a cluster in a token of a view (model/pretrain_model.py)
 # tokens; minimum area of a mask block (model/pretrain_model.py, MaskingGenerator)
 SMALLEST_BLOCK = 4
-VAL_WINDOWS = 16  # maximum per validation batch, within which prototypes are balanced
 ROUNDS = 10  # K-means iterations (model/pretrain_model.py, batch_cosine_KMeans)
 # pooling: layers, channels per head, side of its position embedding in tokens
 LAYERS, HEAD, SIDE = 2, 32, 6
@@ -226,15 +228,21 @@ class _Student(nn.Module):
 class Ecddp(EventMethod):
     """Patch, context and image losses; attention windows stay those of the backbone's `img_size` for all views."""
 
-    title = "ECDDP"
+    row = TableRow(
+        title="ECDDP",
+        group="Pre-trained on events",
+        pretraining_data="E-TartanAir",
+        citation="Yang, Pan, Liu: Event Camera Data Dense Pre-training, ECCV 2024",
+        licence="not specified (Yan98/ECDDP)",
+        weights="the Swin-T checkpoint of Yan98/ECDDP",
+        summary=(
+            "A student matches a momentum teacher on patches, contexts, images; ConvLSTMs are "
+            "randomly initialised."
+        ),
+    )
     version = 3
-    group = "Pre-trained on events"
-    pretraining_data = "E-TartanAir"
-    citation = "Yang, Pan, Liu: Event Camera Data Dense Pre-training, ECCV 2024"
-    licence = "not specified (Yan98/ECDDP)"
-    weights = "the Swin-T checkpoint of Yan98/ECDDP"
-    summary = "A student matches a momentum teacher on patches, contexts, images; ConvLSTMs are randomly initialised."
     masks_patches = True
+    val_batch_size = 16  # limits memory; prototypes are balanced within a batch
     deviations = (  # from Yan98/Event-Camera-Data-Dense-Pre-training
         "ECDDP's views come from a 320 px square of the data's frame, instead of a 480x640 px frame",
         "ECDDP's tokens are shifted before they are padded to full windows, as in timm, instead of after",
@@ -414,19 +422,20 @@ class Ecddp(EventMethod):
         ]
         return torch.stack(pairs).mean()
 
-    @classmethod
-    def val_batch_size(cls, settings: cfg.Pretraining) -> int:
-        """The training batch size, at most 16 to limit memory; 1 with a recurrent backbone."""
-        return 1 if settings.recurrent else min(settings.batch_size, VAL_WINDOWS)
-
 
 @METHODS.register_module(name="ecddp_resnet")
 class EcddpResnet(Ecddp):
     """ECDDP with a feed-forward ResNet-50."""
 
-    network_title = "ResNet50"
+    row = replace(
+        Ecddp.row,
+        backbone="ResNet50",
+        weights="the ResNet-50 checkpoint of Yan98/ECDDP",
+        summary=(
+            "ECDDP's feed-forward ResNet-50, from the published checkpoint; pre-training here "
+            "requires a Swin."
+        ),
+    )
     network = "resnet"
     architectures = ("feedforward",)
     recipe = None
-    weights = "the ResNet-50 checkpoint of Yan98/ECDDP"
-    summary = "ECDDP's feed-forward ResNet-50, from the published checkpoint; pre-training here requires a Swin."

@@ -22,6 +22,7 @@ from tespec.pretraining.contrast import (
     info_nce,
     momentum_copy,
 )
+from tespec.pretraining.method import TableRow
 from tespec.pretraining.teacher import Teacher, TeacherMethod, TeacherSettings
 from tespec.pretraining.views import random_views
 from tespec.registry import METHODS
@@ -69,18 +70,22 @@ class Ecdp(TeacherMethod):
     embedded by a frozen network and one linear layer, which only the alignment trains.
     """
 
-    title = "ECDP"
+    row = TableRow(
+        title="ECDP",
+        group="Pre-trained on events",
+        backbone="ResNet50",
+        pretraining_data="N-ImageNet",
+        citation="Yang, Pan, Liu: Event Camera Data Pre-training, ICCV 2023",
+        licence="not specified (Yan98/Event-Camera-Data-Pre-training)",
+        weights="the ResNet-50 checkpoint of Yan98/Event-Camera-Data-Pre-training",
+        summary=(
+            "Matches events with the image taken at the same time; a feed-forward ResNet-50 only."
+        ),
+    )
     version = 4
-    group = "Pre-trained on events"
-    network_title = "ResNet50"
     network = "resnet"
     architectures = ("feedforward",)
     global_features = True
-    pretraining_data = "N-ImageNet"
-    citation = "Yang, Pan, Liu: Event Camera Data Pre-training, ICCV 2023"
-    licence = "not specified (Yan98/Event-Camera-Data-Pre-training)"
-    weights = "the ResNet-50 checkpoint of Yan98/Event-Camera-Data-Pre-training"
-    summary = "Matches events with the image taken at the same time; a feed-forward ResNet-50 only."
     deviations = (  # from Yan98/Event-Camera-Data-Pre-training, model/hub_model.py
         "ECDP's ResNet has one mean feature for both heads, instead of a token for each",
         "ECDP's ResNet sees complete frames of events, as it cannot drop patches, instead of half of the patches",

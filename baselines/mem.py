@@ -6,10 +6,11 @@ the frozen tokenizer's tokens.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
+
+import tespec.core.compat  # noqa: F401  # before timm and torchvision
 
 import torch
 from pydantic import Field
@@ -21,14 +22,13 @@ from typing_extensions import Self
 
 from baselines import COUNTS
 from tespec.core import settings as cfg
-from tespec.core.config import pretraining_settings
 from tespec.core.distributed import all_reduce_sum, global_mean, shard_slice
 from tespec.core.progress import say
 from tespec.models.backbone import Backbone, detach, reset
 from tespec.models.layers import crop, in_fp32, pad_to, padded_size, sent
 from tespec.pretraining.data import PretrainData
 from tespec.pretraining.masking import MaskPatch, PatchTokens, draw_blocks
-from tespec.pretraining.method import SEED, EventMethod
+from tespec.pretraining.method import EventMethod, TableRow
 from tespec.pretraining.views import random_crops, random_shifts, random_time_flips
 from tespec.registry import METHODS
 from tespec.weights.files import read_weights
@@ -260,14 +260,16 @@ DEVIATIONS = (  # from tum-vision/mem, also for the tokenizer
 class MemTokenizer(EventMethod):
     """Discrete autoencoder whose tokens MEM predicts."""
 
-    title = "MEM's tokenizer"
+    row = TableRow(
+        title="MEM's tokenizer",
+        citation="Klenk, Bonello, Koestler, Araslanov, Cremers: Masked Event Modeling, WACV 2024",
+        summary=(
+            "Reconstructs event images from tokens. Not a table row: pre-trained and used by `mem`."
+        ),
+    )
     version = 2
     architectures = ()
     unused = ("drop_path", "recurrent", "backbone")
-    citation = "Klenk, Bonello, Koestler, Araslanov, Cremers: Masked Event Modeling, WACV 2024"
-    summary = (
-        "Reconstructs event images from tokens. Not a table row: pre-trained and used by `mem`."
-    )
     # Values from tum-vision/mem, configs/nimagenet.conf, unless another file is named.
     recipe = cfg.Pretraining(
         objective=TokenizerSettings(),
@@ -337,32 +339,35 @@ class MemTokenizer(EventMethod):
         (start, least), epoch = self.own.temperature, (EPOCHS * self.share).ceil() - 1
         return (start * (-ANNEALING * epoch * (epoch + 1) / 2).exp()).clamp(min=least).float()
 
-    @torch.no_grad()
-    def validate(self, data: PretrainData, device: torch.device) -> dict[str, float]:
-        """Mean loss, perplexity of tokens and relative reconstruction error over the validation data."""
-        self.eval()
-        own, sums = self.own, torch.zeros(4, dtype=torch.float64)
-        used = torch.zeros(own.tokens, dtype=torch.float64)
-        for number, batch in enumerate(data.val_batches(device)):
-            torch.manual_seed(SEED + number)
-            lanes, loss = len(batch["histograms"]), self.loss(batch, None)[0]["loss"].item()
-            images = tokenizer_input(batch["histograms"].flatten(0, 1), own.hot, own.gamma)
-            tokens = self.backbone.tokens(pad_to(images, padded_size(*data.size, own.unit)))
-            used += usage(tokens, own.tokens).cpu()
-            drawn = crop(
-                self.backbone.decoder(self.backbone.codebook[tokens].permute(0, 3, 1, 2)), data.size
-            )
-            error, energy = (drawn - images).square().sum().item(), images.square().sum().item()
-            sums += torch.tensor([loss * lanes, lanes, error, energy])
-        if (in_use := perplexity(used).item()) < COLLAPSED:
-            say(
-                f"the tokenizer collapsed: {in_use:.2f} of {own.tokens:,} tokens are in use on validation data"
-            )
-        loss, lanes, error, energy = sums.tolist()
+    def val_losses(self, batch: dict[str, Tensor], state: None) -> tuple[dict[str, Tensor], None]:
+        """Return the loss and, for each lane, the tokens' usage, reconstruction error and energy."""
+        cfg = self.own
+        losses, _ = self.loss(batch, None)
+        histograms = batch["histograms"]
+        images = tokenizer_input(histograms.flatten(0, 1), cfg.hot, cfg.gamma)
+        size = (images.shape[-2], images.shape[-1])
+        tokens = self.backbone.tokens(pad_to(images, padded_size(*size, cfg.unit)))
+        vectors = self.backbone.codebook[tokens].permute(0, 3, 1, 2)
+        reconstruction = crop(self.backbone.decoder(vectors), size)
+        totals = {
+            "usage": usage(tokens, cfg.tokens),
+            "error": (reconstruction - images).square().sum(),
+            "energy": images.square().sum(),
+        }
+        lanes = len(histograms)
+        return {"loss": losses["loss"]} | {name: totals[name] / lanes for name in totals}, None
+
+    def val_metrics(self, means: Mapping[str, Tensor]) -> dict[str, float]:
+        """Return mean loss, perplexity of all tokens and relative reconstruction error."""
+        in_use = perplexity(means["usage"]).item()
+        if in_use < COLLAPSED:
+            used = f"{in_use:.2f} of {self.own.tokens:,} tokens are in use on validation data"
+            say(f"the tokenizer collapsed: {used}")
+        drawn_error = means["error"] / means["energy"].clamp(min=1e-12)
         return {
-            "loss": loss / lanes,
+            "loss": means["loss"].item(),
             "perplexity": in_use,
-            "drawn_error": error / max(energy, 1e-12),
+            "drawn_error": drawn_error.item(),
         }
 
 
@@ -370,15 +375,21 @@ class MemTokenizer(EventMethod):
 class Mem(EventMethod):
     """Predict the tokens of masked patches."""
 
-    title = "MEM"
+    row = TableRow(
+        title="MEM",
+        group="Beyond the paper",
+        pretraining_data="N-ImageNet",
+        citation=MemTokenizer.row.citation,
+        licence="not specified (tum-vision/mem)",
+        weights="none; tum-vision/mem links to no file, and its code writes a ViT-B/16",
+        summary=(
+            "The backbone predicts tokens of `mem-tokenizer` in masked blocks of patches; "
+            "published with a ViT-B."
+        ),
+    )
     version = 3
-    group = "Beyond the paper"
-    pretraining_data = "N-ImageNet"
-    citation = MemTokenizer.citation
-    licence = "not specified (tum-vision/mem)"
-    weights = "none; tum-vision/mem links to no file, and its code writes a ViT-B/16"
-    summary = "The backbone predicts tokens of `mem-tokenizer` in masked blocks of patches; published with a ViT-B."
     masks_patches = True
+    requires = "mem-tokenizer"
     deviations = (
         "MEM's network is a Swin on the complete frame, instead of a ViT-B/16 on squares of 224 px",
         "MEM keeps the five geometric ones of RandAugment's 14 operations, which take the nearest "
@@ -421,27 +432,7 @@ class Mem(EventMethod):
             backbone.channels, own.tokenizer.unit, own.tokenizer.tokens, own.features
         )
 
-    @classmethod
-    def upstream(cls, own: MemSettings) -> tuple[str, str]:
-        return "mem-tokenizer", ""
-
-    @classmethod
-    def upstream_settings(cls, settings: cfg.Pretraining, name: str) -> cfg.Pretraining:
-        """Settings of the tokenizer's pre-training: the same data, with batch size and steps scaled in proportion."""
-        first, usual = (
-            super().upstream_settings(settings, name),
-            pretraining_settings(settings.name, settings.profile),
-        )
-        same = ("dataset", "bins", "rule", "window_ms", "downsample", "sensor_px")
-        return replace(
-            first,
-            objective={"type": name} | settings.objective["tokenizer"],
-            batch_size=max(1, round(first.batch_size * settings.batch_size / usual.batch_size)),
-            optimisation=replace(first.optimisation, precision=settings.optimisation.precision),
-            **{name: getattr(settings, name) for name in same},
-        )
-
-    def load_upstream(self, path: Path) -> None:
+    def load_required(self, path: Path) -> None:
         self.tokenizer.load_state_dict(read_weights(path)[0])
 
     def loss(self, batch: dict[str, Tensor], state: Any) -> tuple[dict[str, Tensor], Any]:

@@ -3,6 +3,8 @@
 import random
 from typing import Any
 
+import tespec.core.compat  # noqa: F401  # before timm and torchvision
+
 import torch
 from PIL import Image, ImageFilter
 from pydantic.dataclasses import dataclass
@@ -32,7 +34,7 @@ from tespec.pretraining.contrast import (
     projector,
 )
 from tespec.pretraining.data import PretrainData
-from tespec.pretraining.method import ImageMethod, ViewSettings
+from tespec.pretraining.method import ImageMethod, TableRow, ViewSettings
 from tespec.registry import METHODS
 
 
@@ -56,14 +58,22 @@ class MobySettings(ViewSettings):
 class Moby(ImageMethod):
     """Each of two views of an image is matched with the other among a queue of keys from a momentum encoder."""
 
-    title = "MoBY"
+    row = TableRow(
+        title="MoBY",
+        group="Pre-trained on images",
+        pretraining_data="ImageNet-1k",
+        citation="Xie et al.: Self-Supervised Learning with Swin Transformers, 2021",
+        licence="MIT (SwinTransformer/Transformer-SSL)",
+        weights=(
+            "moby_swin_t_300ep_pretrained.pth of SwinTransformer/Transformer-SSL, whose links to "
+            "DeiT-S are swapped"
+        ),
+        summary=(
+            "Matches two views of an image against a queue; patch embedding and ConvLSTMs as for "
+            "`imagenet`."
+        ),
+    )
     version = 3
-    group = "Pre-trained on images"
-    pretraining_data = "ImageNet-1k"
-    citation = "Xie et al.: Self-Supervised Learning with Swin Transformers, 2021"
-    licence = "MIT (SwinTransformer/Transformer-SSL)"
-    weights = "moby_swin_t_300ep_pretrained.pth of SwinTransformer/Transformer-SSL, whose links to DeiT-S are swapped"
-    summary = "Matches two views of an image against a queue; patch embedding and ConvLSTMs as for `imagenet`."
     # Swin-T on ImageNet-1k. Values from SwinTransformer/Transformer-SSL, the file named next to
     # each.
     recipe = Pretraining(

@@ -1,7 +1,5 @@
 """ScaleEvent: distil a frozen image network into an event backbone (Chen et al., CVPR 2026)."""
 
-from dataclasses import replace
-
 import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
@@ -20,6 +18,7 @@ from tespec.core.settings import (
 )
 from tespec.models.backbone import Backbone
 from tespec.models.layers import in_fp32, pad_to
+from tespec.pretraining.method import TableRow
 from tespec.pretraining.teacher import STAGE, TOKEN, Teacher, TeacherMethod, TeacherSettings
 from tespec.registry import METHODS
 
@@ -40,15 +39,24 @@ class ScaleEventSettings(TeacherSettings):
 class ScaleEvent(TeacherMethod):
     """Match event features and their pairwise similarities with a teacher's features of the simultaneous image."""
 
-    title = "ScaleEvent"
+    row = TableRow(
+        title="ScaleEvent",
+        group="Beyond the paper",
+        pretraining_data="paired events and images",
+        citation=(
+            "Chen et al.: Scaling Dense Event-Stream Pretraining from Visual Foundation Models, "
+            "CVPR 2026"
+        ),
+        licence="not specified (zhiwen-xdu/ScaleEvent)",
+        weights="checkpoints of zhiwen-xdu/ScaleEvent, plain ViTs, which no backbone here can load",
+        summary=(
+            "Matches event features with those of a frozen image network; ConvLSTMs are randomly "
+            "initialised."
+        ),
+    )
     version = 2
-    group = "Beyond the paper"
-    pretraining_data = "paired events and images"
-    citation = "Chen et al.: Scaling Dense Event-Stream Pretraining from Visual Foundation Models, CVPR 2026"
-    licence = "not specified (zhiwen-xdu/ScaleEvent)"
-    weights = "checkpoints of zhiwen-xdu/ScaleEvent, plain ViTs, which no backbone here can load"
-    summary = "Matches event features with those of a frozen image network; ConvLSTMs are randomly initialised."
     min_batch_size = 1
+    same_backbone = True  # as in the original
     deviations = (  # from zhiwen-xdu/ScaleEvent, scale_event/
         "ScaleEvent's encoder is a randomly initialised Swin and a linear layer on its last two stages, instead of the "
         "teacher's own ViT with its weights",
@@ -86,11 +94,6 @@ class ScaleEvent(TeacherMethod):
         super().__init__()
         self.own, self.backbone, self.teacher = own, backbone, teacher
         self.project = nn.Linear(sum(backbone.channels[STAGE:]), teacher.width)
-
-    @classmethod
-    def upstream_settings(cls, settings: Pretraining, name: str) -> Pretraining:
-        """Settings of the teacher's pre-training; the teacher has the backbone of the events, as in the original."""
-        return replace(super().upstream_settings(settings, name), backbone=settings.backbone)
 
     def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:
         """Return "loss", the weighted sum of three losses, and "active", the share of active tokens."""

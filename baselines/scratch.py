@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tespec.core.errors import UserError
 from tespec.models import Backbone
-from tespec.pretraining.method import Method
+from tespec.pretraining.method import Method, TableRow
 from tespec.registry import METHODS
 from tespec.weights.load import WeightsReport
 
@@ -13,9 +13,11 @@ from tespec.weights.load import WeightsReport
 class Scratch(Method):
     """Train from random initialisation."""
 
-    title = "No Pre-training"
-    group = "No pre-training"
-    summary = "Random initialisation; the complete network learns from the task's labels alone."
+    row = TableRow(
+        title="No Pre-training",
+        group="No pre-training",
+        summary="Random initialisation; the complete network learns from the task's labels alone.",
+    )
 
     @classmethod
     def initialise(cls, backbone: Backbone, checkpoint: Path | None) -> WeightsReport:
@@ -30,13 +32,16 @@ class Scratch(Method):
 class Rvt(Method):
     """Train RVT's recurrent MaxViT from random initialisation, as its authors do."""
 
-    title = "RVT"
+    row = TableRow(
+        title="RVT",
+        group="The best performance in the literature",
+        backbone="MaxViT",
+        citation="Gehrig, Scaramuzza: Recurrent Vision Transformers, CVPR 2023",
+        summary=(
+            "A recurrent MaxViT without pre-training, with the same heads and training as the "
+            "others."
+        ),
+    )
     version = 2
-    group = "The best performance in the literature"
-    network_title = "MaxViT"
     network = "maxvit"
     architectures = ("recurrent",)
-    citation = "Gehrig, Scaramuzza: Recurrent Vision Transformers, CVPR 2023"
-    summary = (
-        "A recurrent MaxViT without pre-training, with the same heads and training as the others."
-    )

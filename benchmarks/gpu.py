@@ -132,7 +132,6 @@ def step(
         settings = pretraining_settings(name, profile, changes)
         data = open_pretraining(settings, None, input_of(settings, "1mpx"))
         network, batch = new_network(settings, data), data.blank_batch(settings.batch_size, device)
-        batch["mask"].random_(0, 2)
     else:
         settings = finetuning_settings(name, "recurrent", profile, changes)
         size, kind = input_of(settings, name), find_task(settings)

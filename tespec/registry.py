@@ -1,11 +1,15 @@
-"""Registries of methods, tasks, backbones, models and data sets, filled by this repository, packages and plug-ins."""
+"""Registries of methods, tasks, backbones, models and data sets.
+
+This repository, installed packages and files given to `--import` fill them.
+"""
 
 import importlib
 import importlib.util
 import pkgutil
-import re
 import sys
-from collections.abc import Sequence
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -16,7 +20,6 @@ from mmengine.registry import MODELS as ROOT_MODELS
 from mmengine.registry import Registry
 
 from tespec.core.errors import UserError
-from tespec.core.paths import BASELINES, PACKAGE
 
 ENTRY_POINTS = "tespec.methods"
 PLUGIN = "tespec_plugin_"  # prefix of the module name of a file given to --import
@@ -36,18 +39,27 @@ def import_modules(package: str) -> None:
 
 
 def find_registered(registry: Registry, name: str, setting: str) -> Any:
-    """Return the class registered under `name`, the value of `setting`; an unknown name is refused."""
+    """Return the class registered under a name.
+
+    Args:
+        registry: of one kind of class.
+        name: value of the setting.
+        setting: name of the setting, for the message.
+
+    Raises:
+        UserError: if the name is unknown; lists the known ones.
+    """
     # Registry.get imports modules named by dotted names, and `name` may come from an untrusted
     # file.
     if name not in registry.module_dict:
-        there = ", ".join(sorted(registry.module_dict))
-        raise UserError(setting, f"unknown {registry.name} {name!r}", f"choose from {there}")
+        names = ", ".join(sorted(registry.module_dict))
+        raise UserError(setting, f"unknown {registry.name} {name!r}", f"choose from {names}")
     return registry.module_dict[name]
 
 
 def register_methods(files: Sequence[Path] = ()) -> None:
-    """Register every method: TESPEC, `baselines/`, entry points of group `tespec.methods`, then the given files."""
-    _register_shipped()
+    """Register all methods: those of this repository, of entry points, and of the given files."""
+    _register_installed()
     import_files(files)
 
 
@@ -58,47 +70,60 @@ def pretrained_methods() -> list[str]:
 
 
 def shipped_methods() -> list[str]:
-    """Names of this repository's methods, read from its files without importing them; [] if entry points add others."""
-    if entry_points(group=ENTRY_POINTS):
-        return []
-    files = [*BASELINES.glob("*.py"), *(PACKAGE / "pretraining").glob("*.py")]
-    found = (
-        re.findall(r'^@METHODS\.register_module\(name="(.+)"\)', file.read_text(), re.MULTILINE)
-        for file in files
-    )
-    return sorted(name for names in found for name in names)
+    """Names of this repository's methods, without importing torch; [] if packages add others."""
+    return [] if entry_points(group=ENTRY_POINTS) else sorted(_shipped_modules())
+
+
+def _shipped_modules() -> dict[str, str]:
+    packages = map(importlib.import_module, ("tespec.pretraining", "baselines"))
+    return {name: module for package in packages for name, module in package.METHODS.items()}
 
 
 @cache
-def _register_shipped() -> None:
-    """Import the shipped methods and entry points; `baselines` is imported by path, also from a wheel."""
-    import_modules("tespec.pretraining")
-    if "baselines" not in sys.modules:
-        _import("baselines", BASELINES / "__init__.py", [str(BASELINES)])
-    import_modules("baselines")
+def _register_installed() -> None:
+    for module in _shipped_modules().values():
+        importlib.import_module(module)
     for entry in entry_points(group=ENTRY_POINTS):
-        entry.load()
+        with _named_errors(f"entry point {entry.name}"):
+            entry.load()
 
 
 def import_files(files: Sequence[Path]) -> None:
-    """Import Python files outside any package, which runs their code, as modules `PLUGIN` + the file's stem."""
+    """Import Python files outside any package, which runs their code.
+
+    A file becomes the module `PLUGIN` + the file's stem.
+
+    Raises:
+        UserError: names the file, line and type of an error.
+    """
     for file in files:
         if file.suffix != ".py" or not file.is_file():
             raise UserError(file, "not an existing .py file", "check the path given to --import")
+        name = f"{PLUGIN}{file.stem}"
+        spec = importlib.util.spec_from_file_location(name, file)
+        assert spec
+        assert spec.loader
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module  # dataclasses look up their module here
         try:
-            _import(f"{PLUGIN}{file.stem}", file)
-        except (ImportError, SyntaxError, NameError, KeyError, AttributeError, TypeError) as error:
-            raise UserError(file, f"cannot be imported ({error})", "fix the file") from error
+            with _named_errors(file):
+                spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
 
 
-def _import(name: str, file: Path, folders: list[str] | None = None) -> None:
-    place = importlib.util.spec_from_file_location(name, file, submodule_search_locations=folders)
-    assert place
-    assert place.loader
-    module = importlib.util.module_from_spec(place)
-    sys.modules[name] = module  # dataclasses look up their module here
+@contextmanager
+def _named_errors(source: str | Path) -> Iterator[None]:
+    """Raise an error of the imported code as a `UserError` with the line and type of the error."""
     try:
-        place.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
+        yield
+    except UserError:
         raise
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        own_lines = [frame.lineno for frame in frames if frame.filename == str(source)]
+        line = error.lineno if isinstance(error, SyntaxError) else (own_lines or [None])[-1]
+        where = source if line is None else f"{source}:{line}"
+        what = f"cannot be imported ({type(error).__name__}: {error})"
+        raise UserError(where, what, "fix the file") from error

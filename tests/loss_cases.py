@@ -117,10 +117,7 @@ BOXES = torch.tensor(
 CASES = {
     "tespec": lambda: (
         Tespec(own("tespec", decoder=DECODER), backbone(True), 0.025),
-        events()
-        | {
-            "mask": torch.tensor([[[1, 0, 1], [0, 1, 0]], [[0, 1, 1], [0, 0, 1]]], dtype=torch.bool)
-        },
+        events(),
     ),
     "cpc": lambda: (
         Cpc(own("cpc", width=16, ahead=2, places=32, temperature=0.02), backbone(True)),

@@ -6,8 +6,7 @@ from dataclasses import fields
 
 import pytest
 
-from tespec.pretraining.method import PretrainMethod, find_method
-from tespec.pretraining.tespec import Tespec
+from tespec.pretraining.method import find_method
 from tespec.registry import register_methods
 from tespec.runs.data import Data, settings_of
 from tespec.runs.finetune import CellSpec
@@ -58,7 +57,7 @@ def stopped_after(step, by=signal.SIGINT, trained=0.0):
 
     def stopping(hook, loop, *arguments):
         if loop.step == step:
-            hook.began -= trained
+            hook.start_time -= trained
             hook.request_stop(by, None)
         original(hook, loop, *arguments)
 
@@ -71,5 +70,5 @@ def stopped_after(step, by=signal.SIGINT, trained=0.0):
 def short_pretrainings():
     """Within the context, pre-training draws no pictures, which take most of the time of a short one."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Tespec, "draw", PretrainMethod.draw)
+        patch.setattr("tespec.runs.pretrain.draw_reconstructions", lambda *_: None)
         yield

@@ -1,7 +1,7 @@
 """Functions of the verbs `run` and `pretrain`, which import them late, as torch takes seconds."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +23,14 @@ from tespec.core import config
 from tespec.core.distributed import is_first
 from tespec.core.errors import UserError
 from tespec.core.settings import Pretraining
-from tespec.pretraining.method import Method, find_method, own_settings, pretrain_method
+from tespec.pretraining.method import Method, find_method
 from tespec.registry import METHODS
 from tespec.runs.cost import estimate_training, input_of
 from tespec.runs.data import Data, find_data, find_unlabelled, settings_of
 from tespec.runs.finetune import CellSpec, finetune
 from tespec.runs.pretrain import identity_of, pretrain
 from tespec.runs.references import PRIOR, Prior, label_prior, probe, require_supported
+from tespec.runs.required import required_network
 from tespec.runs.run import WEIGHTS
 from tespec.runs.setup import Setup
 from tespec.runs.train import require_trainable
@@ -208,7 +209,7 @@ def print_settings(name: str, cell: CellOptions) -> None:
         layers = config.cell_layers(name, cell.arch, profile, cell.changes, described)
     else:
         method = find_method(name)
-        facts = {name: method.facts()}
+        facts = {name: asdict(method.row)}
         print(yaml.safe_dump(facts, sort_keys=False, allow_unicode=True, width=100).rstrip())
         if method.recipe is None:
             return
@@ -298,7 +299,7 @@ def print_pretraining_cost(settings: Pretraining, data: Data, setup: Setup, gpus
     identity_of(settings)  # refuses settings without effect
     size = input_of(settings, settings.dataset, data.sensor(settings.sensor))
     print(estimate_training(settings, size).report(data.title, setup, gpus))
-    first, file = pretrain_method(settings).upstream(own_settings(settings.objective))
+    first, file = required_network(settings)
     if first in METHODS.module_dict and not file and data.is_sample:
         print(f"First, {first} is pre-trained: see --method {first} --dry-run.")
     elif first and not file:

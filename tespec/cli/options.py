@@ -249,7 +249,7 @@ def network_of(backbone: str | None, method: Any) -> str:
     if getattr(method, "masks_patches", False) and backbone not in swins:
         raise UserError(
             where,
-            f"has no patches that {method.title} could mask",
+            f"has no patches that {method.row.title} could mask",
             f"choose from {', '.join(swins)}",
         )
     return backbone

@@ -241,7 +241,7 @@ def check_methods(plan: Plan, jobs: Sequence[Job]) -> None:
         method = find_method(job.method)
         method.require(job.method, job.arch)
         network_of(job.backbone or None, method)
-        if method.pretraining_data != "-" and not (job.upstream or job.checkpoint):
+        if method.row.pretraining_data != "-" and not (job.upstream or job.checkpoint):
             raise UserError(
                 f"plan {plan.name}, {job.method}",
                 "has no pre-trained weights",

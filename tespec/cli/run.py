@@ -84,7 +84,7 @@ def print_names() -> None:
     """Print the methods, tasks and profiles that options may name."""
     print("methods")
     for name, method in sorted(METHODS.module_dict.items()):
-        print(f"  {name:13} {method.title}: {method.summary}")
+        print(f"  {name:13} {method.row.title}: {method.row.summary}")
     for kind in ("tasks", "profiles"):
         print(f"{kind}\n  " + "\n  ".join(config.names(kind)))
 

@@ -8,14 +8,16 @@ PACKAGE = Path(__file__).resolve().parents[1]
 INSTALLED = (PACKAGE / "configs").is_dir()
 REPOSITORY = PACKAGE.parent
 CONFIGS = PACKAGE / "configs" if INSTALLED else REPOSITORY / "configs"
-BASELINES = PACKAGE / "baselines" if INSTALLED else REPOSITORY / "baselines"
 PUBLISHED = PACKAGE / "published" if INSTALLED else REPOSITORY / "results" / "paper"
 RESULTS = Path("results") if INSTALLED else REPOSITORY / "results"
 RUNS = Path("runs") if INSTALLED else REPOSITORY / "runs"
 
 
 def cache_root() -> Path:
-    """Cache folder, which may not exist yet: `$TESPEC_CACHE`, else `tespec` in `$XDG_CACHE_HOME` or in `~/.cache`."""
+    """Return the cache folder, which may not exist yet.
+
+    That is `$TESPEC_CACHE`, else `tespec` in `$XDG_CACHE_HOME` or in `~/.cache`.
+    """
     if chosen := os.environ.get("TESPEC_CACHE"):
         return Path(chosen)
     caches = Path(os.environ.get("XDG_CACHE_HOME", ""))

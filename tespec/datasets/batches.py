@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 
 from tespec.core.boxes import Boxes
 from tespec.core.errors import UserError
-from tespec.core.settings import SAMPLING, Finetuning, HistogramSpec, Mask, Pretraining
+from tespec.core.settings import SAMPLING, Finetuning, HistogramSpec, Pretraining
 from tespec.datasets.augment import FlipZoom, apply_maps, sample_flip_zoom, transform_boxes
 from tespec.datasets.labels import IGNORE
 from tespec.datasets.lanes import WHOLE, Indices, Lanes, Shard, Slot, balance_lanes, lanes_of
@@ -56,8 +56,7 @@ def pad_boxes(labels: Sequence[tuple[Boxes, FlipZoom]], size: tuple[int, int]) -
 class StepBatches(Dataset[dict[str, Tensor]]):
     """Batches of event histograms.
 
-    Item k holds `histograms` (B, T, 2*bins, H, W) uint8, `fresh` (B,) bool and, if `mask` is given,
-    `mask` (B, ceil(H/unit), ceil(W/unit)) bool, True where events are masked. The batches of all
+    Item k holds `histograms` (B, T, 2*bins, H, W) uint8 and `fresh` (B,) bool. The batches of all
     shards, concatenated, are the full batch. `ends` is as in `Lanes`. `left_out` names the
     recordings that are shorter than a chunk and never played; without any other recording, the
     settings are refused.
@@ -69,7 +68,6 @@ class StepBatches(Dataset[dict[str, Tensor]]):
         settings: Pretraining | Finetuning,
         seed: int,
         shard: Shard = WHOLE,
-        mask: Mask | None = None,
         ends: tuple[Indices, ...] | None = None,
     ) -> None:
         lengths, segments = tuple(map(len, recordings)), settings.segments
@@ -87,7 +85,7 @@ class StepBatches(Dataset[dict[str, Tensor]]):
                 what,
                 f"set segments to {longest} or fewer" if longest else "give longer recordings",
             )
-        self._recordings, self._settings, self._mask = recordings, settings, mask
+        self._recordings, self._settings = recordings, settings
         self._share = lanes_of(settings.batch_size, shard)
         self._size = recordings[0].region.height, recordings[0].region.width
         self.segments, self.has_no_continuation = segments, self._lanes.has_no_continuation
@@ -97,16 +95,7 @@ class StepBatches(Dataset[dict[str, Tensor]]):
 
     def __getitem__(self, step: int) -> dict[str, Tensor]:
         slots = self._slots(step)
-        batch = self._events(slots, self._flip_zooms(slots))
-        if self._mask is None:
-            return batch
-        rows, columns = (-(-side // self._mask.unit) for side in self._size)
-        generators = [self._lanes.generator("mask", lane, step) for lane in self._share]
-        return batch | {
-            "mask": torch.stack(
-                [draw_mask(each, rows, columns, self._mask.ratio) for each in generators]
-            )
-        }
+        return self._events(slots, self._flip_zooms(slots))
 
     def names(self, step: int) -> list[str]:
         """Names of the recordings played at a step."""
@@ -132,13 +121,6 @@ class StepBatches(Dataset[dict[str, Tensor]]):
             self._recordings[slot.recording].fill(histogram, slot.first, binning, flip_zoom)
         fresh = torch.tensor([slot.fresh for slot in slots])
         return {"fresh": fresh, "histograms": torch.from_numpy(histograms)}
-
-
-def draw_mask(seed: int | np.random.Generator, rows: int, cols: int, ratio: float) -> Tensor:
-    """Draw the mask of one lane, (rows, cols) bool, True in exactly round(ratio * rows * cols) places."""
-    mask = np.zeros(rows * cols, dtype=bool)
-    mask[np.random.default_rng(seed).permutation(mask.size)[: round(ratio * mask.size)]] = True
-    return torch.from_numpy(mask.reshape(rows, cols))
 
 
 class LabelledBatches(StepBatches):

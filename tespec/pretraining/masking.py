@@ -218,3 +218,20 @@ class AllStagesDecoder(nn.Module):
         return pixel_shuffle(self.draw(gelu(self.mix(gelu(maps)))), self.STRIDE).unflatten(
             0, features[0].shape[:2]
         )
+
+
+def random_masks(lanes: int, rows: int, columns: int, ratio: float) -> Tensor:
+    """Draw this micro-batch's random masks on the CPU, from torch's generator.
+
+    Args:
+        lanes: number of masks.
+        rows: patches in a column of the frame.
+        columns: patches in a row of the frame.
+        ratio: fraction of masked patches.
+
+    Returns:
+        (lanes, rows, columns) bool, each with round(ratio * rows * columns) masked patches.
+    """
+    global_batch, local_rows = shard_slice(lanes)
+    ranks = torch.rand(global_batch, rows * columns)[local_rows].argsort(1).argsort(1)
+    return (ranks < round(ratio * rows * columns)).unflatten(1, (rows, columns))

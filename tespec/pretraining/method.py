@@ -1,25 +1,19 @@
-"""Base classes of the compared methods: metadata for tables, initialisation of a backbone, and pre-training."""
+"""Base classes of methods: their row in the tables, the start of a backbone, and pre-training."""
 
 from abc import abstractmethod
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from tespec.core.config import pretraining_settings
 from tespec.core.errors import UserError
-from tespec.core.progress import progress
 from tespec.core.settings import (
     ARCHITECTURES,
-    Mask,
     PositiveInt,
     Pretraining,
     Share,
@@ -28,42 +22,56 @@ from tespec.core.settings import (
     suggest,
 )
 from tespec.datasets.images import ViewOf
-from tespec.metrics.features import PLACES, FeatureReservoir, feature_std_and_rank
 from tespec.models import Backbone, EventSwin, build_backbone
 from tespec.models.layers import padded_size
 from tespec.pretraining.data import Batch, EventData, ImageData, PairData, PretrainData
 from tespec.registry import METHODS, register_methods
 from tespec.weights.load import WeightsReport, load_backbone
 
-SEED = 0  # of random draws in validation, the same for every run
-FRAMES = 64  # validation frames from which the features of each stage are measured
+
+@dataclass(frozen=True)
+class TableRow:
+    """Facts about a method: its row in the tables, the output of `--describe`, and records."""
+
+    title: str  # name in the tables
+    group: str = "Methods added here"  # heading above its rows
+    backbone: str = "Swin-T/7"  # published network, as the tables name it
+    pretraining_data: str = "-"  # data set of the pre-training, "-" for none
+    citation: str = ""  # key or reference of the publication
+    licence: str = ""  # of the published weights, "" if there are none
+    weights: str = ""  # published file with these weights
+    summary: str = ""  # one or two sentences
 
 
 class Method:
-    """How a backbone is initialised; registered in `METHODS`. Subclasses set metadata and may override `initialise`."""
+    """How a backbone is initialised; registered in `METHODS`.
 
-    title: ClassVar[str] = ""  # name in the tables
+    Subclasses set `row` and may override `initialise`.
+    """
+
+    row: ClassVar[TableRow]
     # increase it when results change; results of other versions are recomputed
     version: ClassVar[int] = 1
-    group: ClassVar[str] = "Methods added here"  # heading above its rows in the tables
-    network_title: ClassVar[str] = "Swin-T/7"  # network name in the tables
-    # "swin", "resnet" or "maxvit", whose size the profile sets; or an architecture
+    # "swin", "resnet" or "maxvit", whose size the profile sets; or a backbone such as "swin_tiny"
     network: ClassVar[str] = "swin"
-    # Recurrent, feed-forward or both; empty for a part of another method that is not a backbone.
+    # recurrent, feed-forward or both; empty for a part of another method that is not a backbone
     architectures: ClassVar[tuple[str, ...]] = ARCHITECTURES
-    pretraining_data: ClassVar[str] = "-"  # data set of the pre-training, "-" for none
     # published pre-training settings; None: not pre-trained here
     recipe: ClassVar[Pretraining | None] = None
-    citation: ClassVar[str] = ""  # key or reference of the publication
-    licence: ClassVar[str] = ""  # licence of the published weights, "" if there are none
-    weights: ClassVar[str] = ""  # published file with these weights
-    summary: ClassVar[str] = ""  # one or two sentences for `--describe`
 
     @classmethod
     def initialise(cls, backbone: Backbone, checkpoint: Path | None) -> WeightsReport:
-        """Load `checkpoint` into `backbone`, in place; without one, the backbone keeps its random initialisation.
+        """Load the weights that a fine-tuning starts from, in place.
 
-        A file that does not cover the complete backbone is refused.
+        Args:
+            backbone: randomly initialised backbone.
+            checkpoint: file with pre-trained weights; None: the initialisation stays random.
+
+        Returns:
+            The file's format and the tensors that were loaded or adapted.
+
+        Raises:
+            UserError: if the file does not cover the complete backbone.
         """
         if checkpoint is None:
             return WeightsReport("random initialisation", "", 0, len(backbone.state_dict()))
@@ -71,32 +79,38 @@ class Method:
 
     @classmethod
     def require(cls, name: str, arch: str) -> None:
-        """Refuse an architecture that the method does not support; the message lists the supported ones."""
+        """Refuse an architecture that the method does not support.
+
+        Args:
+            name: registered name of the method.
+            arch: "recurrent" or "feedforward".
+
+        Raises:
+            UserError: names the supported architectures.
+        """
         if not cls.architectures:
-            raise UserError(
-                f"--method {name}", "is a component of another method, not a backbone", "see --list"
-            )
+            what = "is a component of another method, not a backbone"
+            raise UserError(f"--method {name}", what, "see --list")
         if arch not in cls.architectures:
-            what = f"{cls.title} with {cls.network_title} is {' or '.join(cls.architectures)} only"
+            what = (
+                f"{cls.row.title} with {cls.row.backbone} is {' or '.join(cls.architectures)} only"
+            )
             raise UserError(
                 f"--method {name} --arch {arch}", what, f"use --arch {cls.architectures[0]}"
             )
 
-    @classmethod
-    def facts(cls) -> dict[str, Any]:
-        """Metadata of the method, for records and `--describe`."""
-        names = ("pretraining_data", "citation", "licence", "weights", "summary")
-        row = {"title": cls.title, "group": cls.group, "backbone": cls.network_title}
-        return row | {name: getattr(cls, name) for name in names}
-
 
 class PretrainMethod(Method, nn.Module):
-    """An SSL method: a network with a loss, whose backbone is the attribute `backbone`.
+    """An SSL method: a module with a loss, whose backbone is the attribute `backbone`.
 
-    It is built from its own settings, of the type of `recipe.objective`, and a randomly initialised
-    backbone. Its loss draws from torch's generator, which has the same seed on all ranks at each
-    step, so that runs resume exactly. To draw per sample, it draws for the global batch and uses
-    the rows of its micro-batch (`tespec.core.distributed.shard_slice`).
+    It is built from `cfg`, settings of the type of `recipe.objective`, and a randomly initialised
+    backbone. The loss draws masks and crops from torch's generator, which has the same seed on all
+    ranks at each step, so runs resume exactly. To draw per sample, draw for the global batch and
+    take the rows of this micro-batch (`tespec.core.distributed.shard_slice`).
+
+    Optional hooks: `before_step(progress)` is called when the gradients of a step are complete,
+    `after_step(progress)` after each step, with the completed fraction of the training.
+    `load_required(path)` loads the network of `requires` before the first step.
     """
 
     data_type: ClassVar[type[PretrainData]]  # class of the data; set by the base classes
@@ -106,129 +120,105 @@ class PretrainMethod(Method, nn.Module):
     masks_patches: ClassVar[bool] = False  # True requires a Swin
     # settings, or groups of them, without effect; the user may not change them
     unused: ClassVar[tuple[str, ...]] = ()
-    shared_rng = True  # whether all ranks draw the same random numbers
+    # Method that pre-trains a network which this one uses, or "objective.KEY" for a setting that
+    # names it, whose weights the user may give as "objective.KEY_weights". It is pre-trained first,
+    # and `load_required` receives its file (`tespec.runs.required`).
+    requires: ClassVar[str] = ""
+    shared_rng: ClassVar[bool] = True  # whether all ranks draw the same random numbers
     backbone: Backbone
 
     def loss(self, batch: Batch, state: Any) -> tuple[dict[str, Tensor], Any]:
-        """Losses of a step by name, of which "loss" is minimised, and the detached state for the next step.
+        """Compute the losses of a training step.
 
-        For batches, see `EventData`, `ImageData` and `PairData`; the first step's state is None.
+        Args:
+            batch: tensors by name, see `EventData`, `ImageData` and `PairData`.
+            state: returned by the step before; None at the first step.
+
+        Returns:
+            Losses by name, of which "loss" is minimised and all are logged, and the detached state
+            for the next step.
         """
         raise NotImplementedError(f"{type(self).__name__} has no loss")
 
-    @classmethod
-    def from_settings(cls, own: Any, settings: Pretraining, data: PretrainData) -> Self:
-        """Build the method with a randomly initialised backbone; settings that do not fit the data are refused."""
-        return cls(own, cls.new_backbone(settings, data))
-
-    @classmethod
-    def new_backbone(cls, settings: Pretraining, data: PretrainData) -> Backbone:
-        """Build a randomly initialised backbone for `data`; a method that masks patches requires a Swin."""
-        size, bins = padded_size(*data.size), settings.bins
-        backbone = build_backbone(
-            settings.backbone, settings.recurrent, bins, size, data.channels, settings.drop_path
-        )
-        if cls.masks_patches and not isinstance(backbone, EventSwin):
-            what = f"{settings.backbone} has no patches to mask"
-            raise UserError(
-                f"objective {settings.objective['type']}", what, "choose a Swin with --backbone"
-            )
-        return backbone
-
-    @classmethod
-    def upstream(cls, own: Any) -> tuple[str, str]:
-        """Method that pre-trains a network which the training needs, "" for none, and that network's file if given."""
-        return "", ""
-
-    def load_upstream(self, path: Path) -> None:
-        """Load the network of `upstream` from its file, before the first step; one that does not fit is refused."""
-        raise NotImplementedError(
-            f"{type(self).__name__} names an upstream, but has no load_upstream"
-        )
-
-    @classmethod
-    def upstream_settings(cls, settings: Pretraining, name: str) -> Pretraining:
-        """Settings of the upstream pre-training; its steps are scaled by the ratio of this one's to their default."""
-        first, usual = (
-            pretraining_settings(each, settings.profile) for each in (name, settings.name)
-        )
-        share, how = settings.optimisation.steps / usual.optimisation.steps, first.optimisation
-        steps, warmup = max(1, round(share * how.steps)), int(share * how.warmup_steps)
-        return replace(
-            first, optimisation=replace(how, steps=steps, warmup_steps=min(warmup, steps - 1))
-        )
-
     def val_losses(self, batch: Batch, state: Any) -> tuple[dict[str, Tensor], Any]:
-        """Validation losses of a batch by name, and the state for the next batch."""
+        """Compute the losses of a validation batch, which are averaged over all samples.
+
+        Args:
+            batch: as in `loss`.
+            state: returned by the batch before; None at the first batch.
+
+        Returns:
+            Losses by name, by default "loss" alone, and the state for the next batch.
+        """
         losses, state = self.loss(batch, state)
         return {"loss": losses["loss"]}, state
 
-    @torch.no_grad()
-    def validate(self, data: PretrainData, device: torch.device) -> dict[str, float]:
-        """Mean losses over all validation samples, and std and rank of their last features, in constant memory."""
-        self.eval()
-        sums: defaultdict[str, float] = defaultdict(float)
-        last, samples, state, memory = FeatureReservoir(PLACES), 0, None, None
-        with progress("validation", "batches") as advance:
-            for number, batch in enumerate(data.val_batches(device)):
-                torch.manual_seed(SEED + number)
-                losses, state = self.val_losses(batch, state)
-                features, memory = data.features(self.backbone, batch, memory)
-                last.add(features[-1])
-                for name, loss in losses.items():
-                    sums[name] += loss.item() * len(features[0])
-                samples += len(features[0])
-                advance(number + 1, None, "")
-        std, rank = feature_std_and_rank(last.features)
-        means = {name: total / samples for name, total in sums.items()}
-        return means | {"last_stage_std": std, "last_stage_rank": rank}
+    def val_metrics(self, means: Mapping[str, Tensor]) -> dict[str, float]:
+        """Convert the means of `val_losses` over the validation data into metrics of the record."""
+        return {name: mean.item() for name, mean in means.items()}
 
-    @torch.no_grad()
-    def stage_spreads(
-        self, data: PretrainData, device: torch.device
-    ) -> dict[str, dict[str, float]]:
-        """Std and rank of the features of each stage, "stage 1" to "stage 4", on about `FRAMES` validation frames."""
-        stages, state = [FeatureReservoir(PLACES) for _ in range(4)], None
-        for batch in data.val_batches(device, FRAMES):
-            features, state = data.features(self.backbone, batch, state)
-            for reservoir, feature in zip(stages, features, strict=True):
-                reservoir.add(feature)
-        spreads = [feature_std_and_rank(reservoir.features)._asdict() for reservoir in stages]
-        return {f"stage {number}": spread for number, spread in enumerate(spreads, 1)}
+    @classmethod
+    def from_settings(cls, cfg: Any, settings: Pretraining, data: PretrainData) -> Self:
+        """Build the method with a randomly initialised backbone.
 
-    # most draw nothing
-    def draw(self, data: PretrainData, device: torch.device, path: Path) -> None:
-        """Save a figure of the network's outputs on the validation data, if the method has one."""
+        Args:
+            cfg: settings of the method.
+            settings: all settings of the pre-training.
+            data: data that the method will learn from.
+
+        Raises:
+            UserError: if the settings do not fit the data.
+        """
+        return cls(cfg, cls.new_backbone(settings, data))
+
+    @classmethod
+    def new_backbone(cls, settings: Pretraining, data: PretrainData) -> Backbone:
+        """Build a randomly initialised backbone for the input size and channels of `data`.
+
+        Raises:
+            UserError: if the method masks patches and the backbone is not a Swin.
+        """
+        backbone = build_backbone(
+            settings.backbone,
+            settings.recurrent,
+            settings.bins,
+            padded_size(*data.size),
+            data.channels,
+            settings.drop_path,
+        )
+        if cls.masks_patches and not isinstance(backbone, EventSwin):
+            raise UserError(
+                f"objective {settings.objective['type']}",
+                f"{settings.backbone} has no patches to mask",
+                "choose a Swin with --backbone",
+            )
+        return backbone
 
 
 class EventMethod(PretrainMethod):
     """A method that learns from event histograms of recordings; see `EventData` for its batches."""
 
     data_type = EventData
-
-    @classmethod
-    def mask(cls, own: Any) -> Mask | None:
-        """Settings of the masks in a batch; None: batches have no masks."""
-        return None
-
-    @classmethod
-    def val_batch_size(cls, settings: Pretraining) -> int:
-        """Lanes of a validation batch: 1 if recurrent, since its state follows one recording, else `min_batch_size`."""
-        return 1 if settings.recurrent else cls.min_batch_size
+    # lanes of a validation batch without memory, at least `min_batch_size`; with memory, a batch
+    # has one lane, whose state follows one recording
+    val_batch_size: ClassVar[int] = 1
 
 
 @dataclass(frozen=True)
 class ViewSettings:
-    """Settings of random image views; defaults of the reference implementations for ImageNet-1k."""
+    """Settings of random crops; defaults of the reference implementations for ImageNet-1k."""
 
-    size: PositiveInt = 224  # px; side of a view
+    size: PositiveInt = 224  # px; side of a crop
     channels: Literal[1, 3] = 3  # grey or RGB
-    # minimum and maximum share of the image's area in a view
+    # minimum and maximum fraction of the image's area in a crop
     scale: tuple[Share, Share] = (0.08, 1.0)
 
 
 class ImageMethod(PretrainMethod):
-    """A method that learns from views of images; see `ImageData`. Its own settings include `ViewSettings`."""
+    """A method that learns from augmented crops of images; see `ImageData` for its batches.
+
+    Its settings extend `ViewSettings`.
+    """
 
     data_type = ImageData
     min_batch_size = 2
@@ -245,12 +235,21 @@ class ImageMethod(PretrainMethod):
 
     @classmethod
     @abstractmethod
-    def views(cls, own: Any, training: bool = True) -> Sequence[ViewOf]:
-        """Transforms from an RGB image to each view (C, H, W); they may draw from global generators, see `seeded`."""
+    def views(cls, cfg: Any, training: bool = True) -> Sequence[ViewOf]:
+        """Return the transforms that augment an image.
+
+        Args:
+            cfg: settings of the method.
+            training: whether to augment for training or for validation.
+
+        Returns:
+            A transform for each crop, from an RGB image to a tensor (C, H, W). It may draw from
+            the global generators, which are seeded for each image.
+        """
 
 
 class PairMethod(PretrainMethod):
-    """A method that learns from pairs of events and image, with a backbone for each; see `PairData`."""
+    """A method that learns from pairs of events and image, with a backbone for each."""
 
     data_type = PairData
     min_batch_size = 2
@@ -258,38 +257,46 @@ class PairMethod(PretrainMethod):
 
     @classmethod
     def augment(
-        cls, own: Any, histogram: NDArray[np.uint8], generator: np.random.Generator
+        cls, cfg: Any, histogram: NDArray[np.uint8], generator: np.random.Generator
     ) -> NDArray[np.uint8]:
-        """Augment a training histogram (1, 2 * bins, H, W); most methods augment views of the batch instead."""
+        """Augment a training histogram (1, 2 * bins, H, W) in the workers of the data loader.
+
+        Most methods augment the batch in `loss` instead.
+        """
         return histogram
 
     @classmethod
-    def from_settings(cls, own: Any, settings: Pretraining, data: PretrainData) -> Self:
+    def from_settings(cls, cfg: Any, settings: Pretraining, data: PretrainData) -> Self:
         """Build the method with two randomly initialised backbones, for events and for images."""
         images = build_backbone(
             settings.backbone, False, settings.bins, padded_size(*data.size), in_channels=1
         )
-        return cls(own, cls.new_backbone(settings, data), images)
+        return cls(cfg, cls.new_backbone(settings, data), images)
 
 
 def find_method(name: str) -> type[Method]:
-    """Return the registered method of that name; for an unknown name, the message suggests known ones."""
+    """Return the registered method of that name; for an unknown name, the message suggests one."""
     method: type[Method] | None = METHODS.module_dict.get(name)
     if method is None:
-        raise UserError(
-            f"--method {name}", "unknown method", suggest(name, sorted(METHODS.module_dict))
-        )
-    if not method.title:
-        raise UserError(
-            f"--method {name}", "has no title for its table row", f"set {method.__name__}.title"
-        )
+        known = sorted(METHODS.module_dict)
+        raise UserError(f"--method {name}", "unknown method", suggest(name, known))
+    if not hasattr(method, "row"):
+        remedy = f"set {method.__name__}.row = TableRow(title=...)"
+        raise UserError(f"--method {name}", "has no title for its table row", remedy)
     return method
 
 
 def open_pretraining(
     settings: Pretraining, root: Path | None, size: Size | None = None, skip_damaged: bool = False
 ) -> PretrainData:
-    """Open the data in `root` for the method of the settings; None prepares blank batches of `size` instead."""
+    """Open the data that the method of the settings learns from.
+
+    Args:
+        settings: of the pre-training.
+        root: folder of the data; None: only blank batches, to estimate the cost of a step.
+        size: height and width in px of these blank batches.
+        skip_damaged: whether to skip unreadable recordings instead of refusing them.
+    """
     method = pretrain_method(settings)
     data = method.data_type(settings, method, own_settings(settings.objective), size)
     if root is not None:
@@ -303,13 +310,13 @@ def new_network(settings: Pretraining, data: PretrainData) -> PretrainMethod:
 
 
 def pretrain_method(settings: Pretraining) -> type[PretrainMethod]:
-    """Class of the method whose loss is trained: the recipe's, or another (`--set objective=NAME`)."""
+    """Return the class whose loss is trained: the recipe's, or that of `--set objective=NAME`."""
     register_methods()
     return METHODS.module_dict[settings.objective["type"]]
 
 
 def own_settings(objective: Mapping[str, Any]) -> Any:
-    """Build a method's own settings from its name as `type` and values by name; invalid ones are refused."""
+    """Build a method's `cfg` from its name as `type` and values by name; refuse invalid ones."""
     register_methods()
-    own = {key: value for key, value in objective.items() if key != "type"}
-    return build(type(METHODS.module_dict[objective["type"]].recipe.objective), own, "objective")
+    cfg = {key: value for key, value in objective.items() if key != "type"}
+    return build(type(METHODS.module_dict[objective["type"]].recipe.objective), cfg, "objective")

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torchvision.transforms.functional import InterpolationMode, center_crop, resize
 from typing_extensions import Self
 
+from tespec.core.config import pretraining_settings
 from tespec.core.errors import UserError
 from tespec.core.settings import Pretraining, Size
 from tespec.datasets.images import as_input
@@ -20,8 +21,7 @@ from tespec.models.backbone import Backbone, build_backbone
 from tespec.models.layers import pad_to, padded_size
 from tespec.pretraining.contrast import pooled
 from tespec.pretraining.data import PretrainData
-from tespec.pretraining.method import ImageMethod, PairMethod
-from tespec.registry import METHODS
+from tespec.pretraining.method import PairMethod
 from tespec.weights.load import load_backbone
 
 TOKEN = 16  # px; side of a token, the stride of a ViT's patches and of the third stage
@@ -123,6 +123,9 @@ class TeacherMethod(PairMethod):
 
     # whether it learns from a vector of each image instead of a map
     global_features: ClassVar[bool] = False
+    # whether a teacher pre-trained here has the backbone of the events instead of its recipe's
+    same_backbone: ClassVar[bool] = False
+    requires = "objective.teacher"
     own: Any
     teacher: Teacher
 
@@ -136,9 +139,10 @@ class TeacherMethod(PairMethod):
         """Build a teacher with random weights, a timm model or an image method's, for images of `size` px."""
         if is_timm(name):
             return Teacher(cls._timm(name, size), 3, size, cls.global_features)
-        first = cls.upstream_settings(settings, name)
-        channels = first.objective["channels"]
-        backbone = build_backbone(first.backbone, False, first.bins, size, channels)
+        recipe = pretraining_settings(name, settings.profile)
+        channels = recipe.objective["channels"]
+        architecture = settings.backbone if cls.same_backbone else recipe.backbone
+        backbone = build_backbone(architecture, False, recipe.bins, size, channels)
         return Teacher(backbone, channels, size, cls.global_features)
 
     @classmethod
@@ -150,34 +154,7 @@ class TeacherMethod(PairMethod):
         )
         return timm.create_model(name, **fixed, **given)
 
-    @classmethod
-    def upstream(cls, own: Any) -> tuple[str, str]:
-        name, file = own.teacher, own.teacher_weights
-        method = METHODS.module_dict.get(name, object)
-        if not is_timm(name) and not (issubclass(method, ImageMethod) and method.recipe):
-            remedy = (
-                "use a timm network (timm.list_models()), or a method that pre-trains on images"
-            )
-            what = "is neither a timm network nor a method that learns from images"
-            raise UserError(f"objective.teacher {name!r}", what, remedy)
-        if file and not Path(file).is_file():
-            raise UserError(
-                f"objective.teacher_weights {file!r}",
-                "no such file",
-                f"set it to the weights of {name}",
-            )
-        return name, str(Path(file)) if file else ""
-
-    @classmethod
-    def upstream_settings(cls, settings: Pretraining, name: str) -> Pretraining:
-        """Settings of the teacher's pre-training; a timm model, which is not pre-trained here, is refused."""
-        if is_timm(name):
-            published: Any = timm.get_pretrained_cfg(name)
-            remedy = f"set it to the weights of {name}, from huggingface.co/{published.hf_hub_id or 'timm'}"
-            raise UserError("objective.teacher_weights", "no file is given", remedy)
-        return super().upstream_settings(settings, name)
-
-    def load_upstream(self, path: Path) -> None:
+    def load_required(self, path: Path) -> None:
         name, network = self.own.teacher, self.teacher.network
         if isinstance(network, Backbone):
             load_backbone(network, path)

@@ -93,7 +93,7 @@ class CellSpec:
             unused.append(f"--pretraining-seed {self.pretraining_seed}")
         if unused:
             raise UserError(unused[0], "this run has no pre-training", "remove it")
-        pretraining_data = self.method.pretraining_data
+        pretraining_data = self.method.row.pretraining_data
         if self.checkpoint is None and pretraining_data != "-" and not planned:
             raise UserError(
                 option, f"is pre-trained on {pretraining_data}", "give --checkpoint FILE"

@@ -13,21 +13,24 @@ from tespec.core.errors import UserError
 from tespec.core.files import sha256_of
 from tespec.core.progress import say
 from tespec.core.settings import HistogramSpec, Pretraining
-from tespec.datasets.recording import event_corrections, require_stored
+from tespec.datasets.recording import Recording, event_corrections, require_stored
 from tespec.models.backbone import Backbone
-from tespec.pretraining.data import PretrainData
+from tespec.pretraining.data import EventData, PretrainData
 from tespec.pretraining.method import (
     find_method,
     new_network,
     open_pretraining,
-    own_settings,
     pretrain_method,
 )
+from tespec.pretraining.tespec import Tespec
 from tespec.runs.cost import require_memory
 from tespec.runs.data import Data, sibling
+from tespec.runs.reconstruction import draw_reconstructions
+from tespec.runs.required import required_network, required_settings
 from tespec.runs.run import Outcome, Run, plugin_of, run_or_load
 from tespec.runs.setup import Setup
 from tespec.runs.train import require_trainable, sizes_of, train
+from tespec.runs.validation import stage_statistics, validate
 from tespec.training.device import choose_device, derive, seed_everything, with_precision
 from tespec.training.loading import deal
 from tespec.weights.files import write_weights
@@ -52,127 +55,148 @@ def pretrain(
     *,
     skip_damaged: bool = False,
 ) -> Pretrained:
-    """Pre-train the method `name` on `data`, or load the result if the run is complete.
+    """Pre-train a method, or load the result if the run is complete.
 
-    If the method needs the network of another one, that is pre-trained first, in a separate run.
+    A network that the method requires is pre-trained first, in a run of its own.
+
+    Args:
+        name: registered name of the method.
+        settings: of the pre-training.
+        data: folder of the data and its name in records.
+        seed: of the initialisation and the order of the data.
+        setup: where and how to run.
+        skip_damaged: whether to skip unreadable recordings instead of refusing them.
+
+    Raises:
+        UserError: if settings, options and data do not fit.
     """
-    began, method = time.monotonic(), find_method(name)
-    overrides, given = identity_of(settings)
-    # Settings and options are refused before another network is pre-trained.
+    start_time = time.monotonic()
+    method = find_method(name)
+    overrides, required_sha256 = identity_of(settings)
+    # Settings and options are refused before a required network is pre-trained.
     open_pretraining(settings, None)
     require_trainable(settings, setup)
     with rank_zero_first():
-        learned = open_pretraining(settings, data.root, skip_damaged=skip_damaged)
-    for note in learned.notes:
+        opened = open_pretraining(settings, data.root, skip_damaged=skip_damaged)
+    for note in opened.notes:
         say(note)
-    upstream = _upstream(name, settings, data, seed, setup, skip_damaged)
+    required = pretrain_required(name, settings, data, seed, setup, skip_damaged)
     settings = replace(
         settings, optimisation=with_precision(settings.optimisation, choose_device(setup.device))
     )
-    # images have no recordings
-    learned_from = (*getattr(learned, "train", ()), *getattr(learned, "held_out", ()))
-    require_stored(learned_from, settings.downsample, overrides)
+    require_stored(recordings_of(opened), settings.downsample, overrides)
     seed_everything(derive(seed, "model"))
-    model: Any = new_network(settings, learned)
-    if upstream:
-        model.load_upstream(upstream)
+    model: Any = new_network(settings, opened)
+    if required:
+        model.load_required(required)
     run = Run(
         kind="pretraining",
         method_name=name,
         method=method,
         task=data.label,
         settings=settings,
-        config=as_facts(settings) | given,
+        config=as_facts(settings) | required_sha256,
         overrides=overrides,
         data=data.label,
-        data_fingerprint=learned.fingerprint(),
+        data_fingerprint=opened.fingerprint(),
         seed=seed,
         setup=setup,
-        start={"start_sha256": sha256_of(upstream)} if upstream else {},
+        start={"start_sha256": sha256_of(required)} if required else {},
         plugin=plugin_of(model, {method, type(model.backbone)}, profiles=settings.profile),
-        began=began,
+        began=start_time,
     )
-    batches = deal(learned.steps, seed, setup.accumulate)
-    require = partial(require_memory, settings, learned.size, setup, run.device)
     record = run_or_load(
-        run, partial(_validated, run, learned, model), partial(train, run, model, batches), require
+        run,
+        partial(validate_and_save, run, opened, model),
+        partial(train, run, model, deal(opened.steps, seed, setup.accumulate)),
+        partial(require_memory, settings, opened.size, setup, run.device),
     )
     return Pretrained(run.folder / WEIGHTS, record)
 
 
 def identity_of(settings: Pretraining) -> tuple[dict[str, Any], dict[str, str]]:
-    """Settings that differ from the recipe's, without the file of another network, and that file's hash, if given.
+    """Return the choices that tell this pre-training from its recipe's.
 
-    A changed setting without effect on the method is refused.
+    Returns:
+        The settings that differ from the recipe's, without the file of a required network, and the
+        hash of that file, if the user gave one.
+
+    Raises:
+        UserError: if a changed setting has no effect on the method.
     """
     changed = changed_settings(settings, find_method(settings.name).network)
     method = pretrain_method(settings)
     if unused := [key for key in changed if key.partition(".")[0] in method.unused]:
         where = "--backbone" if unused[0] == "backbone" else unused[0]
-        raise UserError(
-            where, f"has no effect on the pre-training of {method.title}", "leave it unchanged"
-        )
-    _, file = method.upstream(own_settings(settings.objective))
+        what = f"has no effect on the pre-training of {method.row.title}"
+        raise UserError(where, what, "leave it unchanged")
+    file = required_network(settings).file
     if not file:
         return changed, {}
-    overrides = {
-        key: each
-        for key, each in changed.items()
-        if not (isinstance(each, str) and Path(each) == Path(file))
-    }
-    return overrides, {UPSTREAM: sha256_of(Path(file))}
+    changed.pop(f"{method.requires}_weights", None)
+    return changed, {UPSTREAM: sha256_of(Path(file))}
 
 
-def _upstream(
+def pretrain_required(
     name: str, settings: Pretraining, data: Data, seed: int, setup: Setup, skip_damaged: bool
 ) -> Path | None:
-    """Return the other network that the method needs, if any; without a file from the user, it is pre-trained first."""
-    method = pretrain_method(settings)
-    first, file = method.upstream(own_settings(settings.objective))
-    if file or not first:
+    """Find the weights of the network that the method requires, or pre-train it first.
+
+    The arguments are those of `pretrain`.
+
+    Returns:
+        The file of the weights; None if the method requires no network.
+
+    Raises:
+        UserError: if the network learns from other data, which the user has to name.
+    """
+    required, file = required_network(settings)
+    if file or not required:
         return Path(file) if file else None
-    recipe = method.upstream_settings(settings, first)
-    same = pretrain_method(recipe).data_type is method.data_type
-    if not same and not data.is_sample:
-        what = f"needs a network pre-trained by {first} on other data"
-        remedy = f"run tespec pretrain --method {first}, and set objective.teacher_weights to its backbone.safetensors"
-        raise UserError(f"--method {name}", what, remedy)
-    say(f"{name} needs the network of {first}, which is pre-trained first")
-    where = data if same else sibling(data, recipe.dataset)
-    return pretrain(
-        first, recipe, where, seed, replace(setup, variant=""), skip_damaged=skip_damaged
-    ).weights
+    recipe = required_settings(settings, required)
+    if pretrain_method(recipe).data_type is not pretrain_method(settings).data_type:
+        if not data.is_sample:
+            what = f"needs a network pre-trained by {required} on other data"
+            remedy = (
+                f"run tespec pretrain --method {required}, and set objective.teacher_weights to "
+                "its backbone.safetensors"
+            )
+            raise UserError(f"--method {name}", what, remedy)
+        data = sibling(data, recipe.dataset)
+    say(f"{name} needs the network of {required}, which is pre-trained first")
+    setup = replace(setup, variant="")
+    return pretrain(required, recipe, data, seed, setup, skip_damaged=skip_damaged).weights
 
 
-def _validated(run: Run, data: PretrainData, model: Any) -> Outcome:
-    """On rank 0, validate the network, draw a picture and save the backbone."""
-    metrics, stages, sha256 = {}, dict[str, Any](), ""
-    settings: Any = run.settings
+def validate_and_save(run: Run, data: PretrainData, model: Any) -> Outcome:
+    """On rank 0, validate the network, draw its figure and save the backbone.
+
+    Args:
+        run: of the pre-training.
+        data: opened data.
+        model: pre-trained network.
+
+    Returns:
+        The fields of the record, on all ranks.
+    """
+    metrics: dict[str, float] = {}
+    stages: dict[str, dict[str, float]] = {}
+    sha256 = ""
+    backbone = model.backbone
     if is_first():
         with rank_computes(alone=True):
-            metrics = model.validate(data, run.device)
-            stages = (
-                model.stage_spreads(data, run.device)
-                if isinstance(model.backbone, Backbone)
-                else {}
-            )
-            model.draw(data, run.device, run.setup.results / "pictures" / f"{run.name}.png")
-        spec = HistogramSpec.of(settings, data.size, settings.window_ms)
-        recipe = run.config | {
-            # None: of images
-            HISTOGRAMS: asdict(spec) if model.backbone.in_channels == 2 * spec.bins else None,
-            "method": run.method_name,
-            "overrides": dict(run.choices["overrides"]),
-            "seed": run.seed,
-            "sensor": list(data.size),
-            "in_channels": model.backbone.in_channels,
-            "data": run.data,
-            "data_fingerprint": run.data_fingerprint,
-        }
-        sha256 = write_weights(run.folder / WEIGHTS, model.backbone.state_dict(), recipe)
+            metrics = validate(model, data, run.device)
+            if isinstance(backbone, Backbone):
+                stages = stage_statistics(backbone, data, run.device)
+            if isinstance(model, Tespec):
+                figure = run.setup.results / "pictures" / f"{run.name}.png"
+                draw_reconstructions(model, data, run.device, figure)
+        sha256 = write_weights(
+            run.folder / WEIGHTS, backbone.state_dict(), weights_recipe(run, data, backbone)
+        )
     metrics, stages, sha256 = broadcast((metrics, stages, sha256))
     protocol = {"left out as damaged": ", ".join(data.damaged)} if data.damaged else {}
-    protocol |= event_corrections((*getattr(data, "train", ()), *getattr(data, "held_out", ())))
+    protocol |= event_corrections(recordings_of(data))
     return {
         "weights": {"source": WEIGHTS, "sha256": sha256, **run.start},
         "protocol": protocol,
@@ -181,3 +205,25 @@ def _validated(run: Run, data: PretrainData, model: Any) -> Outcome:
         "recordings": data.recordings(),
         "cost": sizes_of(model),
     }
+
+
+def weights_recipe(run: Run, data: PretrainData, backbone: Any) -> dict[str, Any]:
+    """Return all that a weights file says about the origin of its tensors."""
+    settings: Any = run.settings
+    spec = HistogramSpec.of(settings, data.size, settings.window_ms)
+    learned_from_events = backbone.in_channels == 2 * spec.bins
+    return run.config | {
+        HISTOGRAMS: asdict(spec) if learned_from_events else None,
+        "method": run.method_name,
+        "overrides": dict(run.choices["overrides"]),
+        "seed": run.seed,
+        "sensor": list(data.size),
+        "in_channels": backbone.in_channels,
+        "data": run.data,
+        "data_fingerprint": run.data_fingerprint,
+    }
+
+
+def recordings_of(data: PretrainData) -> tuple[Recording, ...]:
+    """All recordings that the data consist of; images have none."""
+    return (*data.train, *data.held_out) if isinstance(data, EventData) else ()

@@ -22,7 +22,7 @@ from tespec.metrics.features import linear_probe, nearest_neighbours
 from tespec.metrics.priors import box_prior, class_prior, depth_prior
 from tespec.metrics.segmentation import IGNORE, confusion, scores
 from tespec.models import Backbone
-from tespec.pretraining.method import Method
+from tespec.pretraining.method import Method, TableRow
 from tespec.runs.finetune import CellSpec, outcome_of, prepare_run
 from tespec.runs.run import Outcome, Run, run_or_load
 from tespec.tasks.base import features_player
@@ -43,14 +43,16 @@ DEFINITION = (
 class Prior(Method):
     """Baseline that every trained network should beat."""
 
-    title = "Label prior"
-    group = "References"
-    network_title = "-"
-    architectures = ("feedforward",)
-    summary = (
-        "Most frequent class or median depth per pixel, or most common boxes, of the training set; "
-        "no network."
+    row = TableRow(
+        title="Label prior",
+        group="References",
+        backbone="-",
+        summary=(
+            "Most frequent class or median depth per pixel, or most common boxes, of the training "
+            "set; no network."
+        ),
     )
+    architectures = ("feedforward",)
 
 
 class Constant(nn.Module):

@@ -8,7 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import FrameType
@@ -178,7 +178,7 @@ def run_or_load(
         evaluation = time.monotonic() - evaluation_start
         times = {"open": opened} | ({"train": trained.seconds} if trained.curve else {})
         times |= {"evaluate": evaluation, "total": opened + trained.seconds + evaluation}
-        facts = run.method.facts()
+        facts = asdict(run.method.row)
         if "backbone" in run.overrides:
             facts["backbone"] = run.settings.backbone
         record = records.new_record(

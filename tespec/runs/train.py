@@ -50,13 +50,16 @@ def sizes_of(network: Any) -> dict[str, float]:
         "backbone_parameters", and "head_parameters" of everything else that is trained, in
         millions.
     """
-    backbone = {id(each) for each in network.backbone.parameters()}
-    others = [
-        each for each in network.parameters() if each.requires_grad and id(each) not in backbone
+    backbone = list(network.backbone.parameters())
+    in_backbone = set(map(id, backbone))
+    head = [
+        parameter
+        for parameter in network.parameters()
+        if parameter.requires_grad and id(parameter) not in in_backbone
     ]
     return {
-        "backbone_parameters": sum(each.numel() for each in network.backbone.parameters()) / 1e6,
-        "head_parameters": sum(each.numel() for each in others) / 1e6,
+        "backbone_parameters": sum(parameter.numel() for parameter in backbone) / 1e6,
+        "head_parameters": sum(parameter.numel() for parameter in head) / 1e6,
     }
 
 
@@ -72,10 +75,10 @@ def inference_ms(network: Any, size: Size, device: torch.device) -> float:
     Returns:
         Median of `TIMED_STEPS` steps in ms, after one step that is not counted.
     """
-    histogram = torch.zeros(
-        1, network.backbone.in_channels, *size, dtype=torch.uint8, device=device
-    )
-    state, seconds = None, []
+    shape = (1, network.backbone.in_channels, *size)
+    histogram = torch.zeros(shape, dtype=torch.uint8, device=device)
+    state = None
+    seconds = []
     for _ in range(1 + TIMED_STEPS):
         start = time.perf_counter()
         _, state = network.step(histogram, state)
@@ -88,76 +91,101 @@ def inference_ms(network: Any, size: Size, device: torch.device) -> float:
 def require_trainable(
     settings: Settings, setup: Setup, setting: str = "batch_size", processes: int = 0
 ) -> None:
-    """Refuse options that do not fit the batch size, the setting `setting`, or the backbone, before data is read."""
+    """Refuse options that do not fit the batch size or the backbone, before data is read.
+
+    Args:
+        settings: of the training.
+        setup: where and how to run.
+        setting: name of the batch size, for the message.
+        processes: number of processes; 0: those that are running.
+
+    Raises:
+        UserError: names a batch size that fits.
+    """
     processes = processes or world_size()
     parts = processes * setup.accumulate
-    if settings.batch_size % parts:
-        shared = (
-            f"among {processes} processes with {setup.accumulate} gradient accumulation steps each"
+    batch_size = settings.batch_size
+    if batch_size % parts:
+        larger = -(-batch_size // parts) * parts
+        what = (
+            f"{batch_size} does not divide evenly among {processes} processes with "
+            f"{setup.accumulate} gradient accumulation steps each"
         )
-        larger = -(-settings.batch_size // parts) * parts
-        what = f"{settings.batch_size} does not divide evenly {shared}"
         raise UserError(setting, what, f"use --set {setting}={larger}, or another --accumulate")
-    least = pretrain_method(settings).min_batch_size if isinstance(settings, Pretraining) else 1
-    if (size := settings.batch_size // setup.accumulate) < least:
+    min_size = pretrain_method(settings).min_batch_size if isinstance(settings, Pretraining) else 1
+    size = batch_size // setup.accumulate
+    if size < min_size:
         what = f"{size} per micro-batch is too small: samples are compared or normalised over it"
-        raise UserError(
-            setting, what, f"set it to {least * setup.accumulate} or more, or lower --accumulate"
-        )
+        remedy = f"set it to {min_size * setup.accumulate} or more, or lower --accumulate"
+        raise UserError(setting, what, remedy)
     if setup.recompute:
         with torch.device("meta"):
-            execute(
-                build_backbone(settings.backbone, settings.recurrent, settings.bins, SIZE),
-                recompute=True,
-            )
+            backbone = build_backbone(settings.backbone, settings.recurrent, settings.bins, SIZE)
+            execute(backbone, recompute=True)
 
 
 def train(run: Run, model: nn.Module, batches: MicroBatches) -> Trained:
-    """Train `model` in place, saving checkpoints to the run's folder and resuming from the newest one.
+    """Train a model in place, with checkpoints in the run's folder.
 
     The checkpoint of the last step remains, so a failure after the training does not lose it.
+
+    Args:
+        run: its newest complete checkpoint is resumed.
+        model: on any device; the trainer moves it to the run's device.
+        batches: of the training, by step.
+
+    Returns:
+        The loss curve, the duration and the tracker.
     """
-    setup, settings, folder = run.setup, run.settings.optimisation, run.folder
+    setup = run.setup
+    settings = run.settings.optimisation
     if is_first():
-        folder.mkdir(parents=True, exist_ok=True)
-        tidy(folder)
-    part = batches.parts[0]
-    if left_out := getattr(part, "left_out", ()):
-        say(f"skipped, shorter than {part.segments} windows: {', '.join(left_out)}")
-    if getattr(part, "has_no_continuation", False):
-        what = f"no recording or labelled part has two chunks of {part.segments} windows in a row"
-        say(
-            f"{what}, so training carries no state; set fewer segments (more for sparse labels), or sampling: random"
-        )
+        run.folder.mkdir(parents=True, exist_ok=True)
+        tidy(run.folder)
+    _say_what_is_skipped(batches.parts[0])
     tracker = _open_tracker(setup.track, run) if setup.track and is_first() else None
     curve = CurveHook(max(1, settings.steps // POINTS_ON_CURVE), tracker)
-    save = CheckpointHook(folder, curve)
+    checkpoints = CheckpointHook(run.folder, curve)
     if setup.deterministic:
         replace_modules(model, nn.AdaptiveAvgPool2d, lambda pool: MatrixPool(pool.output_size))
     execute(model, recompute=setup.recompute, compiled=setup.compiled, fast=setup.fast)
-    hooks = [curve, save]
     trainer = Trainer(
         model,
         batches,
         settings,
         seed=run.seed,
         device=run.device,
-        hooks=hooks,
+        hooks=[curve, checkpoints],
         workers=setup.workers,
     )
-    _resume(trainer, curve, save, folder)
+    _resume(trainer, curve, checkpoints, run.folder)
     try:
-        with on_signals(STOPS, save.request_stop):
+        with on_signals(STOPS, checkpoints.request_stop):
             trainer.run()
     except BaseException:
         if tracker is not None:
             tracker.close()
         raise
-    return Trained(curve.curve, save.seconds, tracker)
+    return Trained(curve.curve, checkpoints.seconds, tracker)
 
 
-def _resume(trainer: Trainer, curve: "CurveHook", save: "CheckpointHook", folder: Path) -> None:
-    """Resume from the run's newest complete checkpoint, if there is one; each rank reads it."""
+def _say_what_is_skipped(steps: Any) -> None:
+    """Log recordings that are too short, and that no state is carried; only events have either."""
+    segments = getattr(steps, "segments", 0)
+    if left_out := getattr(steps, "left_out", ()):
+        say(f"skipped, shorter than {segments} windows: {', '.join(left_out)}")
+    if getattr(steps, "has_no_continuation", False):
+        say(
+            f"no recording or labelled part has two chunks of {segments} windows in a row, so "
+            "training carries no state; set fewer segments (more for sparse labels), or sampling: "
+            "random"
+        )
+
+
+def _resume(
+    trainer: Trainer, curve: "CurveHook", checkpoints: "CheckpointHook", folder: Path
+) -> None:
+    """Resume from the run's newest complete checkpoint, if any; each rank reads it."""
     path, damaged = broadcast(newest_whole(folder) if is_first() else (None, []))
     for name in damaged:
         say(f"{folder / name}: incomplete checkpoint, skipped")
@@ -167,12 +195,10 @@ def _resume(trainer: Trainer, curve: "CurveHook", save: "CheckpointHook", folder
     try:
         trainer.load_state_dict(content["trainer"])
         curve.load_state_dict(content["curve"])
-        save.began -= content["seconds"]
+        checkpoints.start_time -= content["seconds"]
     except (RuntimeError, KeyError, ValueError, TypeError) as error:
-        remedy = "give --overwrite to start the run again"
-        raise UserError(
-            folder, f"its checkpoint does not fit this version ({error})", remedy
-        ) from error
+        what = f"its checkpoint does not fit this version ({error})"
+        raise UserError(folder, what, "give --overwrite to start the run again") from error
     say(f"resuming at step {trainer.step} (--overwrite starts again)")
 
 
@@ -195,28 +221,42 @@ def _open_tracker(name: str, run: Run) -> visualization.BaseVisBackend:
 
 
 class CurveHook:
-    """Record the mean of every loss over intervals of steps, and send it to the tracker."""
+    """Record the mean of every loss over intervals of steps, and send it to the tracker.
+
+    Args:
+        interval: number of steps.
+        tracker: mmengine's backend; None: no tracker.
+    """
 
     def __init__(self, interval: int, tracker: visualization.BaseVisBackend | None = None) -> None:
         self.curve: list[dict[str, float]] = []  # {"step", name: mean} for each interval
-        self._interval, self._tracker = interval, tracker
+        self._interval = interval
+        self._tracker = tracker
         self._sums: dict[str, Tensor] = {}
         self._count = 0
 
     def after_train_iter(
         self, trainer: Trainer, step: int, batch: Any = None, outputs: Any = None
     ) -> None:
-        """Add the losses of one step."""
+        """Add the losses of one step.
+
+        Args:
+            trainer: of the run.
+            step: index of the step.
+            batch: unused.
+            outputs: losses by name, scalar tensors.
+        """
         self._sums |= {name: self._sums.get(name, 0) + value for name, value in outputs.items()}
         self._count += 1
-        if trainer.step % self._interval == 0 or trainer.step == trainer.settings.steps:
-            means = {name: (total / self._count).item() for name, total in self._sums.items()}
-            self.curve.append({"step": trainer.step, **means})
-            self._sums, self._count = {}, 0
-            if self._tracker is not None:
-                self._tracker.add_scalars(
-                    {f"train/{name}": mean for name, mean in means.items()}, step=trainer.step
-                )
+        if trainer.step % self._interval and trainer.step != trainer.settings.steps:
+            return
+        means = {name: (total / self._count).item() for name, total in self._sums.items()}
+        self.curve.append({"step": trainer.step, **means})
+        self._sums = {}
+        self._count = 0
+        if self._tracker is not None:
+            scalars = {f"train/{name}": mean for name, mean in means.items()}
+            self._tracker.add_scalars(scalars, step=trainer.step)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the curve so far and the sums of the current interval."""
@@ -224,7 +264,9 @@ class CurveHook:
 
     def load_state_dict(self, content: dict[str, Any]) -> None:
         """Restore the state returned by `state_dict`."""
-        self.curve, self._sums, self._count = content["curve"], content["sums"], content["count"]
+        self.curve = content["curve"]
+        self._sums = content["sums"]
+        self._count = content["count"]
 
 
 class CheckpointHook:
@@ -232,52 +274,63 @@ class CheckpointHook:
 
     A stop is requested by Ctrl-C, SIGTERM, or SIGUSR1, which SLURM can send before it ends a job;
     the current step is completed first.
+
+    Args:
+        folder: of the run.
+        curve: its state is part of a checkpoint.
     """
 
     def __init__(self, folder: Path, curve: CurveHook) -> None:
-        self._folder, self._curve = folder, curve
+        self._folder = folder
+        self._curve = curve
         # Start of the training; in a resumed run, earlier by the seconds up to its checkpoint.
-        self.began = self._last = time.monotonic()
-        self._stop: int | None = None
+        self.start_time = time.monotonic()
+        self._last_save = self.start_time
+        self._stop_signal = 0
 
     @property
     def seconds(self) -> float:
         """Duration of the training so far."""
-        return time.monotonic() - self.began
+        return time.monotonic() - self.start_time
 
     def after_train_iter(
         self, trainer: Trainer, step: int, batch: Any = None, outputs: Any = None
     ) -> None:
-        """Save if the last checkpoint is older than the interval, a stop was requested, or this step is the last."""
+        """Save a checkpoint, if one is due on any rank; see `CurveHook.after_train_iter`.
+
+        Raises:
+            KeyboardInterrupt: after Ctrl-C.
+            Preempted: after another signal.
+        """
         # Ranks synchronise only at some steps, so that all save the same step, whichever of them
         # was asked to stop.
         if world_size() > 1 and not trainer.is_sync_step:
             return
-        due = time.monotonic() - self._last >= SECONDS_BETWEEN_CHECKPOINTS
-        save, stop = map(max, zip(*all_gather((due and is_first(), self._stop or 0)), strict=True))
-        if not (save or stop or trainer.step == trainer.settings.steps):
+        due = time.monotonic() - self._last_save >= SECONDS_BETWEEN_CHECKPOINTS
+        ranks = all_gather((due and is_first(), self._stop_signal))
+        any_due = any(rank_due for rank_due, _ in ranks)
+        stop_signal = max(rank_signal for _, rank_signal in ranks)
+        if not (any_due or stop_signal or trainer.step == trainer.settings.steps):
             return
         trainer.require_finite()
-        self._last = time.monotonic()
+        self._last_save = time.monotonic()
         content = {
             "run": self._folder.name,
             "trainer": trainer.state_dict(),
             "curve": self._curve.state_dict(),
             "seconds": self.seconds,
         }
+        message = ""
         if is_first():
             path = save_checkpoint(self._folder, trainer.step, content)
+            saved = f"stopped after step {trainer.step}, saved as {path}"
+            message = f"{saved}; the same command resumes"
         barrier()
-        if stop:
-            said = (
-                f"stopped after step {trainer.step}, saved as {path}; the same command resumes"
-                if is_first()
-                else ""
-            )
-            raise KeyboardInterrupt(said) if stop == signal.SIGINT else Preempted(said)
+        if stop_signal:
+            raise (KeyboardInterrupt if stop_signal == signal.SIGINT else Preempted)(message)
 
     def request_stop(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal; a second Ctrl-C stops immediately."""
-        if self._stop is not None and number == signal.SIGINT:
+        """Handle the signal `number`; a second Ctrl-C stops immediately."""
+        if self._stop_signal and number == signal.SIGINT:
             raise KeyboardInterrupt("stopped immediately; earlier checkpoints are complete")
-        self._stop = number
+        self._stop_signal = number

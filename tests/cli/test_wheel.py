@@ -45,11 +45,12 @@ def test_a_wheel_does_in_another_folder_what_a_checkout_does(tiny_world, tmp_pat
     ]
     subprocess.run([*install, target, source], cwd=tmp_path, check=True, timeout=600)
     assert {path.name for path in target.iterdir() if path.suffix != ".dist-info"} == {
+        "baselines",
         "bin",
         "tespec",
     }
-    files = ("configs/tasks/ddd17.yaml", "published/depth.yaml", "baselines/moby.py")
-    assert all((target / "tespec" / name).is_file() for name in files)
+    files = ("tespec/configs/tasks/ddd17.yaml", "tespec/published/depth.yaml", "baselines/moby.py")
+    assert all((target / name).is_file() for name in files)
     environment = os.environ | {"PYTHONPATH": str(target), "PYTHONSAFEPATH": "1"}
 
     def tespec(*arguments):

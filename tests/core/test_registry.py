@@ -1,13 +1,24 @@
 """Registered components are found by name, and nothing else is imported or run."""
 
+import os
+import subprocess
 import sys
 
 import pytest
 from guides import forgotten_afterwards
 
 from tespec.core.errors import UserError
+from tespec.core.paths import REPOSITORY
 from tespec.pretraining.method import find_method
-from tespec.registry import TASKS, find_registered, import_modules, register_methods
+from tespec.registry import (
+    METHODS,
+    PLUGIN,
+    TASKS,
+    find_registered,
+    import_modules,
+    register_methods,
+    shipped_methods,
+)
 
 
 @pytest.mark.parametrize("name", ["", "this.d", "mmengine.hooks.Hook"])
@@ -33,8 +44,13 @@ class Untitled(Method):
     ("text", "message"),
     [
         (None, r"mine\.py: not an existing .py file; check the path given to --import"),
-        ("def broken(:", r"mine\.py: cannot be imported"),
-        (UNTITLED, "--method untitled: has no title for its table row; set Untitled.title"),
+        ("def broken(:", r"mine\.py:1: cannot be imported \(SyntaxError: "),
+        ("\n\nimport nothing", r"mine\.py:3: cannot be imported \(ModuleNotFoundError: No module"),
+        ("import json\njson.loads('{')", r"mine\.py:2: cannot be imported \(JSONDecodeError: "),
+        (
+            UNTITLED,
+            "--method untitled: has no title for its table row; set Untitled.row = TableRow",
+        ),
     ],
 )
 def test_a_file_that_holds_no_method_is_refused(tmp_path, text, message):
@@ -43,3 +59,21 @@ def test_a_file_that_holds_no_method_is_refused(tmp_path, text, message):
     with forgotten_afterwards(), pytest.raises(UserError, match=message):  # noqa: PT012  # at either of the two
         register_methods([tmp_path / "mine.py"])
         find_method("untitled")
+
+
+def test_all_methods_are_known_without_importing_torch():
+    register_methods()
+    modules = {name: kind.__module__ for name, kind in METHODS.module_dict.items()}
+    shipped = [name for name, module in modules.items() if not module.startswith(PLUGIN)]
+    assert sorted(shipped) == shipped_methods()
+    program = (
+        "import sys; from tespec.cli.main import main\n"
+        "try: main(['pretrain', '--method', 'tepsec'])\n"
+        "finally: print('torch' in sys.modules)"
+    )
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    ended = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True
+    )
+    assert ended.stdout == "False\n", ended.stderr
+    assert "--method tepsec: unknown method; did you mean 'tespec'" in ended.stderr

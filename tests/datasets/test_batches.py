@@ -15,7 +15,7 @@ from twins import opened
 from tespec.core.boxes import make_boxes
 from tespec.core.config import finetuning_settings, pretraining_settings
 from tespec.core.errors import UserError
-from tespec.core.settings import Augmentation, Binning, Downsample, HistogramSpec, Mask, build
+from tespec.core.settings import Augmentation, Binning, Downsample, HistogramSpec, build
 from tespec.datasets import batches
 from tespec.datasets.augment import FlipZoom
 from tespec.datasets.batches import (
@@ -55,7 +55,7 @@ def unlabelled(world, seed=0, shard=(0, 1), **changes):
         pretraining_settings("tespec", "sample"), **({"batch_size": 3, "segments": 4} | changes)
     )
     division = divide(world / "1mpx", settings.window_ms, settings.downsample)
-    return batches.StepBatches(division.train, settings, seed, shard, Mask(16, 0.5))
+    return batches.StepBatches(division.train, settings, seed, shard)
 
 
 KINDS = pytest.mark.parametrize("make", [with_masks, with_boxes, unlabelled])

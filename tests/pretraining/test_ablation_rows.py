@@ -13,18 +13,19 @@ from tespec.pretraining.method import new_network, open_pretraining
 
 
 def masks(ratio, network, batch, settings):
-    assert int(batch["mask"].sum()) == round(ratio * batch["mask"][0].numel()) * len(batch["mask"])
+    mask = network.draw_mask(batch["histograms"])
+    assert int(mask.sum()) == round(ratio * mask[0].numel()) * len(mask)
 
 
 def reconstructs(estimate, network, batch, settings):
-    drawn, _ = network.reconstruct(batch, None)
+    drawn, _ = network.reconstruct(batch, None, network.draw_mask(batch["histograms"]))
     torch.testing.assert_close(drawn.video.squeeze(2), estimate(batch["histograms"])[0])
     # Patches are normalised, which an epsilon as large as their variance would prevent.
     assert 0.5 < network.loss(batch, None)[0]["loss_zero"].item() <= 1
 
 
 def normalises(wanted, network, batch, settings):
-    drawn, _ = network.reconstruct(batch, None)
+    drawn, _ = network.reconstruct(batch, None, network.draw_mask(batch["histograms"]))
     assert torch.equal(drawn.target, drawn.video) != wanted
 
 

@@ -47,7 +47,7 @@ def network(**changes):
 
 def shares_of(model, frames):
     """Logarithms of the classes' shares: the norm comes before the mean."""
-    return model.classify(
+    return model.classifier(
         model.norm(model.backbone(frames)[0][-1][:, 0].flatten(2).mT).mean(1)
     ).log_softmax(1)
 
@@ -64,7 +64,7 @@ def test_labels_are_smoothed_and_images_mixed_in_training_alone():
     training = unmixed.loss({"views": frames, "labels": labels})[0]["loss"]
     torch.testing.assert_close(training, 0.9 * plain + 0.1 * smoothed, rtol=1e-5, atol=0)
     torch.manual_seed(0)
-    views, shares = model._mixed(frames.squeeze(1), labels)
+    views, shares = model.mix(frames.squeeze(1), labels)
     torch.manual_seed(0)
     found = model.train().loss({"views": frames, "labels": labels})[0]["loss"]
     wanted = -(shares * shares_of(model, views.unsqueeze(1))).sum(1).mean()
@@ -73,7 +73,7 @@ def test_labels_are_smoothed_and_images_mixed_in_training_alone():
 
 def test_validation_says_what_is_right_in_percent():
     model = network().eval()
-    model.classify.forward = lambda features: torch.eye(5)[2].expand(len(features), -1)
+    model.classifier.forward = lambda features: torch.eye(5)[2].expand(len(features), -1)
     found, _ = model.val_losses(
         {"views": torch.randn(4, 1, 1, 64, 96), "labels": torch.tensor([2, 1, 2, 2])}, None
     )
@@ -83,7 +83,7 @@ def test_validation_says_what_is_right_in_percent():
 def mixed(model, labels, seed=0):
     torch.manual_seed(seed)
     frames = labels.float().view(-1, 1, 1, 1).expand(-1, 1, 64, 64).clone()
-    return model._mixed(frames, labels)
+    return model.mix(frames, labels)
 
 
 def test_neighbours_are_mixed_by_mixup_or_cutmix_and_their_classes_alike():
@@ -99,7 +99,7 @@ def test_neighbours_are_mixed_by_mixup_or_cutmix_and_their_classes_alike():
         assert pairs in ({(0, 1), (0, 4), (1, 2), (2, 3)}, set())
         shares[frames[0].unique().numel() == 2].append(targets[0].max().item())
     assert len(shares[True]) / 400 == pytest.approx(0.5, abs=0.08)
-    assert (model.own.mixup, model.own.cutmix) == (0.8, 1.0)
+    assert (model.cfg.mixup, model.cfg.cutmix) == (0.8, 1.0)
     # mean of the larger share by Beta(1, 1)
     assert np.mean(shares[True]) == pytest.approx(0.75, abs=0.04)
     assert np.mean(shares[False]) == pytest.approx(0.77, abs=0.04)  # Beta(0.8, 0.8)

@@ -3,9 +3,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tespec.datasets.batches import draw_mask
 from tespec.models import EventSwin
-from tespec.pretraining.masking import LastStageDecoder, MaskPatch, replace_masked
+from tespec.pretraining.masking import LastStageDecoder, MaskPatch, random_masks, replace_masked
 
 
 @given(
@@ -15,13 +14,15 @@ from tespec.pretraining.masking import LastStageDecoder, MaskPatch, replace_mask
     ratio=st.floats(0, 1),
 )
 def test_masks_have_exactly_their_share(seed, rows, cols, ratio):
-    mask = draw_mask(seed, rows, cols, ratio)
-    assert mask.shape == (rows, cols)
-    assert mask.sum() == round(ratio * (rows * cols))
+    torch.manual_seed(seed)
+    masks = random_masks(3, rows, cols, ratio)
+    assert masks.shape == (3, rows, cols)
+    assert (masks.flatten(1).sum(1) == round(ratio * (rows * cols))).all()
 
 
 def test_every_place_is_masked_about_equally_often():
-    share = torch.stack([draw_mask(seed, 4, 5, 0.5).float() for seed in range(2000)]).mean(0)
+    torch.manual_seed(0)
+    share = random_masks(2000, 4, 5, 0.5).float().mean(0)
     assert (share - 0.5).abs().max() < 0.06
 
 
@@ -31,7 +32,7 @@ def test_masked_tokens_are_those_of_masked_pixels(unit, height, width):
     backbone, patch = EventSwin("swin_micro", img_size=(64, 96)), MaskPatch(unit, 20)
     histograms = torch.randint(0, 5, (2, 3, 20, height, width), dtype=torch.uint8)
     rows, cols = -(-height // unit), -(-width // unit)
-    mask = torch.stack([draw_mask(seed, rows, cols, 0.5) for seed in range(2)])
+    mask = random_masks(2, rows, cols, 0.5)
     frames = torch.nn.functional.pad(histograms.float(), (0, 96 - width, 0, 64 - height))
     for lane, row, col in mask.nonzero().tolist():
         frames[lane, :, :, row * unit : (row + 1) * unit, col * unit : (col + 1) * unit] = patch()[

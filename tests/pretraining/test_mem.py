@@ -15,7 +15,6 @@ from baselines import mem
 from baselines.mem import (
     GEOMETRIC,
     PHOTOMETRIC,
-    Mem,
     MemTokenizer,
     gumbel_noise,
     rand_augment,
@@ -29,6 +28,8 @@ from tespec.pretraining.masking import block_mask, draw_blocks
 from tespec.pretraining.views import random_resized_crops, random_shifts, random_time_flips
 from tespec.runs.data import Data
 from tespec.runs.pretrain import pretrain
+from tespec.runs.required import required_settings
+from tespec.runs.validation import validate
 from tespec.weights.files import read_weights
 
 
@@ -214,7 +215,7 @@ def test_the_tokenizer_is_pre_trained_first_and_stays_as_it_is(tiny_world, tmp_p
     for more in ([], ["objective.tokenizer.tokens=16"]):
         resolved = pretraining_settings("mem", "sample", [*few, *more])
         record = pretrain("mem", resolved, data, 0, setup).record
-        required = Mem.upstream_settings(resolved, "mem-tokenizer")
+        required = required_settings(resolved, "mem-tokenizer")
         first = pretrain("mem-tokenizer", required, data, 0, setup)
         assert f"{first.record.name} is already complete" in capsys.readouterr().err
         assert (required.optimisation.steps, required.batch_size, len(first.record.curve)) == (
@@ -227,7 +228,7 @@ def test_the_tokenizer_is_pre_trained_first_and_stays_as_it_is(tiny_world, tmp_p
         names.add(record.name)
     assert len(names) == 2
     model = network(tokenizer=own("mem-tokenizer", "sample", tokens=16))
-    model.load_upstream(first.weights)
+    model.load_required(first.weights)
     torch.testing.assert_close(
         dict(model.tokenizer.state_dict()), read_weights(first.weights)[0], rtol=0, atol=0
     )
@@ -242,10 +243,10 @@ def test_a_tokenizer_that_collapsed_is_reported_and_tokens_count_over_all_batche
     numbers = iter([0, 1] * 2)
     real = model.backbone.tokens
     model.backbone.tokens = lambda images: torch.full_like(real(images), next(numbers))
-    assert model.validate(data, torch.device("cpu"))["perplexity"] == pytest.approx(2.0)
+    assert validate(model, data, torch.device("cpu"))["perplexity"] == pytest.approx(2.0)
     torch.nn.init.zeros_(model.backbone.encoder[-1].weight)
     model.backbone.tokens = real
-    assert model.validate(data, torch.device("cpu"))["perplexity"] == pytest.approx(1.0)
+    assert validate(model, data, torch.device("cpu"))["perplexity"] == pytest.approx(1.0)
     assert (
         "the tokenizer collapsed: 1.00 of 24 tokens are in use on validation data"
         in capsys.readouterr().err

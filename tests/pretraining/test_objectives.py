@@ -283,7 +283,7 @@ EARLY += [
     (
         "mem",
         "recurrent=true",
-        "recurrent: clips of one window have no state to carry, .*; set sampling to stream",
+        "recurrent: chunks of one window have no state to carry, .*; set sampling to stream",
     ),
     ("mem", "objective.ratio=0", "objective.ratio: 0 is not allowed; it should be greater than 0"),
 ]

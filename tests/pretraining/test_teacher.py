@@ -19,6 +19,7 @@ from tespec.pretraining.method import new_network, open_pretraining
 from tespec.pretraining.teacher import clip_preprocess
 from tespec.runs.data import Data
 from tespec.runs.pretrain import pretrain
+from tespec.runs.required import required_network, required_settings
 
 MAPS = {
     "vit_tiny_patch16_224": 192,
@@ -75,7 +76,7 @@ def test_clips_preprocessing_is_the_published_one():
 def test_scaleevents_teacher_has_the_backbone_of_the_events_and_ecdps_that_of_its_method(network):
     for kind, changed in ((ScaleEvent, network != "swin"), (Ecdp, False)):
         settings = pretraining_settings(kind.__name__.lower(), "sample", [], network)
-        first = kind.upstream_settings(settings, "imagenet")
+        first = required_settings(settings, "imagenet")
         trained = new_network(first, open_pretraining(first, None))
         built = kind.build_teacher("imagenet", settings, (64, 64))
         built.network.load_state_dict(trained.backbone.state_dict())
@@ -106,12 +107,14 @@ def test_scaleevents_teacher_has_the_backbone_of_the_events_and_ecdps_that_of_it
     ],
 )
 def test_other_teachers_are_refused_before_data_is_opened(kind, teacher, weights, message):
+    changes = [f"objective.teacher={teacher}", f"objective.teacher_weights={weights}"]
+    settings = pretraining_settings(kind.__name__.lower(), "paper", changes)
     with pytest.raises(UserError, match=message):
-        kind.upstream(own(kind.__name__.lower(), teacher=teacher, teacher_weights=weights))
+        required_network(settings)
 
 
 @pytest.mark.parametrize(
-    ("method", "file"),
+    ("method", "source"),
     [
         (
             Ecdp,
@@ -123,15 +126,15 @@ def test_other_teachers_are_refused_before_data_is_opened(kind, teacher, weights
         ),
     ],
 )
-def test_without_a_file_the_missing_one_is_named(method, file):
+def test_without_a_file_the_missing_one_is_named(method, source):
     settings = pretraining_settings(method.__name__.lower(), "paper")
-    name, given = method.upstream(own(settings.name))
-    assert not given
+    name, file = required_network(settings)
+    assert not file
     with pytest.raises(UserError) as refused:
-        method.upstream_settings(settings, name)
+        required_settings(settings, name)
     assert (
         str(refused.value)
-        == f"objective.teacher_weights: no file is given; set it to the weights of {file}"
+        == f"objective.teacher_weights: no file is given; set it to the weights of {source}"
     )
 
 
@@ -147,14 +150,14 @@ def test_a_file_of_the_network_is_loaded_and_others_are_refused(tmp_path, case, 
     # for images of its own size
     torch.save(timm.create_model(teacher).state_dict(), tmp_path / "a.pth")
     before = model.teacher(IMAGES)
-    model.load_upstream(tmp_path / "a.pth")
+    model.load_required(tmp_path / "a.pth")
     assert not torch.equal(model.teacher(IMAGES), before)
     assert not any(parameter.requires_grad for parameter in model.teacher.parameters())
     torch.save(timm.create_model("resnet18").state_dict(), tmp_path / "b.pth")
     (tmp_path / "c.pth").write_bytes(b"")
     for name in "bc":
         with pytest.raises(UserError, match=rf"{name}\.pth: contains no weights of {teacher}"):
-            model.load_upstream(tmp_path / f"{name}.pth")
+            model.load_required(tmp_path / f"{name}.pth")
 
 
 def test_a_network_without_stride_16_is_refused_for_maps():

@@ -14,12 +14,11 @@ from torch import nn
 
 from tespec.core.config import pretraining_settings
 from tespec.datasets.augment import sample_flip_zoom
-from tespec.datasets.batches import draw_mask
 from tespec.events import window_histograms
 from tespec.events.histogram import Region
 from tespec.events.intensity import estimate_high_pass, estimate_intensity
 from tespec.models import EventSwin
-from tespec.pretraining.masking import build_decoder
+from tespec.pretraining.masking import build_decoder, random_masks
 from tespec.pretraining.tespec import Tespec, normalise_patches
 from tespec.training.optimizer import learning_rate, weight_decay
 
@@ -38,14 +37,23 @@ def objective(ratio=0.5, **settings):
     return Tespec(settings, EventSwin("swin_micro", True, img_size=(64, 96)))
 
 
+def losses_of(model, batch, state):
+    return model.masked_losses(batch, state, batch["mask"])
+
+
+def reconstruct(model, batch, state):
+    return model.reconstruct(batch, state, batch["mask"])
+
+
 def masked_batch(segments=3, ratio=0.5, seed=0):
+    torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
     return {
         "histograms": torch.randint(
             0, 4, (2, segments, 20, HEIGHT, WIDTH), generator=generator, dtype=torch.uint8
         ),
         "fresh": torch.zeros(2, dtype=torch.bool),
-        "mask": torch.stack([draw_mask(100 * seed + lane, ROWS, COLS, ratio) for lane in range(2)]),
+        "mask": random_masks(2, ROWS, COLS, ratio),
     }
 
 
@@ -61,7 +69,7 @@ def test_losses_are_pixel_means_inside_of_the_image(kind, patch_norm):
         "visible_weight": 0.5,
     }
     model, batch = objective(**more), masked_batch()
-    (losses, _), (drawn, _) = model.loss(batch, None), model.reconstruct(batch, None)
+    (losses, _), (drawn, _) = losses_of(model, batch, None), reconstruct(model, batch, None)
     whole, predicted = drawn.video, drawn.prediction * drawn.deviation + drawn.mean
     target, error = torch.zeros_like(whole), torch.zeros_like(whole)
     masked = torch.zeros(whole.shape, dtype=torch.bool)
@@ -144,9 +152,9 @@ def test_the_loss_of_two_steps_follows_from_the_events_by_eqs_3_to_8(kind, integ
         batch = {
             "histograms": torch.from_numpy(window_histograms(stream, windows, 10))[None],
             "fresh": torch.zeros(1, dtype=torch.bool),
-            "mask": draw_mask(step, ROWS, COLS, 0.5)[None],
+            "mask": random_masks(1, ROWS, COLS, 0.5),
         }
-        losses, state = model.loss(batch, state)
+        losses, state = losses_of(model, batch, state)
         gradient = torch.autograd.grad(losses["loss"], model.decoder.video)[0][0, :, 0]
         videos = []
         for i in segments:
@@ -190,14 +198,14 @@ ESTIMATES = {
 @pytest.mark.parametrize("kind", ESTIMATES)
 def test_the_target_is_the_intensity_of_all_events(kind):
     model, batch = objective(kind=kind, alpha=7.0, contrast=0.5), masked_batch()
-    drawn, state = model.reconstruct(batch, None)
+    drawn, state = reconstruct(model, batch, None)
     wanted = ESTIMATES[kind](batch["histograms"], alpha=7.0, contrast=0.5)
     torch.testing.assert_close((drawn.video.squeeze(2), state[1]), wanted)
 
 
 def test_the_scale_of_the_intensity_cancels_in_the_loss():
     dim, bright = (
-        objective(contrast=each, patch_eps=0.05).loss(masked_batch(), None)[0]
+        losses_of(objective(contrast=each, patch_eps=0.05), masked_batch(), None)[0]
         for each in (1.0, 20.0)
     )
     assert dim["loss"].item() == pytest.approx(bright["loss"].item(), rel=1e-4)
@@ -205,11 +213,11 @@ def test_the_scale_of_the_intensity_cancels_in_the_loss():
 
 def test_masked_events_do_not_reach_the_prediction():
     model, batch = objective(patch_norm=False), masked_batch()
-    drawn, _ = model.reconstruct(batch, None)
+    drawn, _ = reconstruct(model, batch, None)
     for replaced, unchanged in ((drawn.masked, True), (~drawn.masked, False)):
         changed = batch | {"histograms": batch["histograms"].masked_fill(replaced, 9)}
         assert (
-            torch.equal(model.reconstruct(changed, None)[0].prediction, drawn.prediction)
+            torch.equal(reconstruct(model, changed, None)[0].prediction, drawn.prediction)
             == unchanged
         )
 
@@ -217,9 +225,9 @@ def test_masked_events_do_not_reach_the_prediction():
 @pytest.mark.parametrize("target", ["intensity", "high_pass", "histograms"])
 def test_a_step_equals_its_halves_with_the_state_carried(target):
     model, batch = objective(patch_norm=False, kind=target), masked_batch(segments=6)
-    whole, end = model.reconstruct(batch, None)
-    first, state = model.reconstruct(batch | {"histograms": batch["histograms"][:, :3]}, None)
-    second, state = model.reconstruct(batch | {"histograms": batch["histograms"][:, 3:]}, state)
+    whole, end = reconstruct(model, batch, None)
+    first, state = reconstruct(model, batch | {"histograms": batch["histograms"][:, :3]}, None)
+    second, state = reconstruct(model, batch | {"histograms": batch["histograms"][:, 3:]}, state)
     for part in ("video", "prediction"):
         joined = torch.cat([getattr(first, part), getattr(second, part)], dim=1)
         torch.testing.assert_close(joined, getattr(whole, part), rtol=1e-5, atol=1e-4)
@@ -229,10 +237,10 @@ def test_a_step_equals_its_halves_with_the_state_carried(target):
 @pytest.mark.parametrize("target", ["intensity", "high_pass"])
 def test_fresh_lanes_start_anew(target):
     model, batch = objective(patch_norm=False, kind=target), masked_batch()
-    _, state = model.loss(masked_batch(seed=1), None)
-    afresh, _ = model.reconstruct(batch, None)
-    carried, _ = model.reconstruct(batch, state)
-    mixed, _ = model.reconstruct(batch | {"fresh": torch.tensor([True, False])}, state)
+    _, state = losses_of(model, masked_batch(seed=1), None)
+    afresh, _ = reconstruct(model, batch, None)
+    carried, _ = reconstruct(model, batch, state)
+    mixed, _ = reconstruct(model, batch | {"fresh": torch.tensor([True, False])}, state)
     for part in ("video", "prediction"):
         anew, after, both = (getattr(each, part) for each in (afresh, carried, mixed))
         torch.testing.assert_close(both, torch.stack([anew[0], after[1]]), rtol=1e-5, atol=1e-5)
@@ -242,10 +250,11 @@ def test_fresh_lanes_start_anew(target):
 @pytest.mark.parametrize(("ratio", "scored"), [(0.5, "loss_masked"), (0.0, "loss_all")])
 def test_validation_carries_or_zeroes_the_memory_while_the_target_goes_on(ratio, scored):
     model, batch = objective(ratio), masked_batch(ratio=ratio)
-    _, state = model.loss(masked_batch(ratio=ratio, seed=1), None)
+    _, state = losses_of(model, masked_batch(ratio=ratio, seed=1), None)
+    model.draw_mask = lambda histograms: batch["mask"]
     found, after = model.val_losses(batch, state)
     (carried, end), (zeroed, _), (anew, _) = (
-        model.loss(batch, each) for each in (state, (None, state[1]), None)
+        losses_of(model, batch, each) for each in (state, (None, state[1]), None)
     )
     wanted = {f"{scored}_carried": carried[scored], f"{scored}_zeroed": zeroed[scored]}
     assert found == wanted | {"loss_zero": carried["loss_zero"]}
@@ -258,7 +267,7 @@ def test_an_autoencoders_loss_is_the_plain_error_over_all_pixels():
         objective(patch_norm=False, ratio=0.0, visible_weight=0.5),
         masked_batch(ratio=0.0),
     )
-    (losses, _), (drawn, _) = model.loss(batch, None), model.reconstruct(batch, None)
+    (losses, _), (drawn, _) = losses_of(model, batch, None), reconstruct(model, batch, None)
     error, zero = ((each - drawn.video).square().mean().item() for each in (drawn.prediction, 0))
     found = {name: loss.item() for name, loss in losses.items()}
     assert found == pytest.approx({"loss": error, "loss_all": error, "loss_zero": zero}, rel=1e-5)
@@ -266,7 +275,7 @@ def test_an_autoencoders_loss_is_the_plain_error_over_all_pixels():
 
 @pytest.mark.parametrize("ratio", [0.0, 1.0])
 def test_losses_stay_finite_where_nothing_or_everything_is_masked(ratio):
-    losses, _ = objective().loss(masked_batch(ratio=ratio), None)
+    losses, _ = losses_of(objective(), masked_batch(ratio=ratio), None)
     losses["loss"].backward()
     assert all(torch.isfinite(value) for value in losses.values())
 

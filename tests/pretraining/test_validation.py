@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from baselines.ecddp import Ecddp
-from tespec.core.settings import Binning, Mask
+from tespec.core.settings import Binning
 from tespec.pretraining.data import EventData
 from tespec.pretraining.method import PretrainMethod
+from tespec.runs.validation import validate
 
 
 class Noise:
@@ -27,8 +28,7 @@ class Noise:
 
 def held_out(*windows, segments=2):
     data = object.__new__(EventData)
-    data.settings, data.own = SimpleNamespace(segments=segments, binning=Binning(10, "edges")), None
-    data.method = SimpleNamespace(mask=lambda own: Mask(unit=32, ratio=0.5))
+    data.settings, data.cfg = SimpleNamespace(segments=segments, binning=Binning(10, "edges")), None
     data.held_out = [Noise(each) for each in windows]
     return data
 
@@ -63,14 +63,25 @@ def test_every_window_is_scored_but_a_last_batch_that_is_too_small(
     played = [batch["histograms"] for batch in data.val_batches(torch.device("cpu"))]
     assert [len(each) for each in played] == lanes
     assert np.array_equal(torch.cat(played)[:, 0], data.held_out[0].content[: sum(lanes)])
-    assert Ecddp.val_batch_size(data.settings) <= 16
 
 
-def test_masks_are_the_same_each_time_and_others_in_each_chunk():
-    first, again = ([batch["mask"] for batch in held_out(8).val_chunks()] for _ in range(2))
-    assert all(torch.equal(one, two) for one, two in zip(first, again, strict=True))
-    assert first[0].shape == (1, 2, 3)
-    assert len({tuple(mask.flatten().tolist()) for mask in first}) > 1
+class Drawing(PretrainMethod):
+    """A method whose loss is a random number."""
+
+    backbone = None
+
+    def loss(self, batch, state):
+        return {"loss": torch.rand(len(batch["histograms"])).mean()}, None
+
+
+def test_random_draws_are_the_same_each_time_and_others_in_each_batch():
+    def losses(windows):
+        data = held_out(windows)
+        data.method, data.settings.recurrent = Drawing, True
+        return validate(Drawing(), data, torch.device("cpu"))["loss"]
+
+    assert losses(8) == losses(8)
+    assert losses(8) != losses(2)
 
 
 class Plain(PretrainMethod):
@@ -82,11 +93,5 @@ class Plain(PretrainMethod):
 
 def test_losses_count_by_samples():
     batches = [{"x": each} for each in torch.tensor([1.0, 2.0, 3.0, 10.0]).split(3)]
-    data = SimpleNamespace(
-        val_batches=lambda device: batches,
-        features=lambda backbone, batch, state: (
-            [torch.randn(len(batch["x"]), 1, 4, 2, 2)] * 4,
-            None,
-        ),
-    )
-    assert Plain().validate(data, torch.device("cpu"))["loss"] == 4.0
+    data = SimpleNamespace(val_batches=lambda device: batches)
+    assert validate(Plain(), data, torch.device("cpu")) == {"loss": 4.0}

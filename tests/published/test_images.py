@@ -152,7 +152,7 @@ def timm_name(name):
     name = re.sub(
         r"layers\.(\d)\.downsample", lambda stage: f"layers.{int(stage[1]) + 1}.downsample", name
     )
-    name = re.sub(r"^head", "classify", name)
+    name = re.sub(r"^head", "classifier", name)
     for old, new in (("linear_hidden.1", "0"), ("linear_hidden.2", "1"), ("linear_out", "3")):
         name = name.replace(old, new)
     return f"backbone.swin.{name}" if name.startswith(("layers", "patch_embed")) else name
@@ -193,7 +193,7 @@ def test_classification_losses_and_mixed_labels():
         published("images_classification"),
         Imagenet(own("imagenet"), backbone(channels=1), 20),
     )
-    model.norm = model.classify = nn.Identity()
+    model.norm = model.classifier = nn.Identity()
     labels, logits = values["in labels"], values["in logits"].requires_grad_()
     for name, training, wanted in (
         ("mixed", True, values["out shares"].double()),
@@ -213,15 +213,15 @@ def test_labels_are_mixed_as_published(monkeypatch):
     )
     monkeypatch.setattr("timm.data.Mixup._params_per_batch", lambda self: (0.3, False))
     order = [0, 5, 1, 4, 2, 3]
-    _, shares = model._mixed(torch.zeros(6, 1, 8, 8), values["in labels"][order])
+    _, shares = model.mix(torch.zeros(6, 1, 8, 8), values["in labels"][order])
     torch.testing.assert_close(shares, values["out shares"])  # sorted back by `_mixed`
 
 
 def test_the_classifier_starts_as_published():
     """models/swin_transformer.py, _init_weights: a standard deviation of 0.02, no bias."""
     model = Imagenet(own("imagenet"), backbone(channels=1), 1000)
-    assert model.classify.weight.std().item() == pytest.approx(0.02, rel=0.01)
-    assert not model.classify.bias.any()
+    assert model.classifier.weight.std().item() == pytest.approx(0.02, rel=0.01)
+    assert not model.classifier.bias.any()
 
 
 def test_mobys_views_are_blurred_and_solarised_as_published(monkeypatch):

@@ -123,7 +123,7 @@ def test_scores_are_means_with_t_intervals():
         ({"method_version": 0}, []),
         ({"plugin": "other"}, []),
         ({"weights": {"sha256": "other"}}, []),
-        ({"facts": record().facts | {"backbone": "swin_micro"}}, ["Scratch, micro"]),
+        ({"facts": record().facts | {"backbone": "swin_micro"}}, ["Scratch, swin_micro"]),
         ({"overrides": {"lr": 1}}, ["Scratch, Swin-T/7, lr=1"]),
         (
             {"weights": {"recipe": {"overrides": {"lr": 1}}}},

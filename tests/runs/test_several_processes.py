@@ -20,10 +20,11 @@ from tespec.core.config import pretraining_settings
 from tespec.core.errors import Preempted
 from tespec.core.paths import REPOSITORY
 from tespec.datasets.batches import LabelledBatches
-from tespec.registry import METHODS, register_methods
+from tespec.registry import register_methods
 from tespec.runs.data import Data
 from tespec.runs.finetune import finetune
 from tespec.runs.pretrain import pretrain
+from tespec.runs.required import required_settings
 from tespec.training.device import launched
 
 ENVIRONMENT = os.environ | {
@@ -87,10 +88,11 @@ def compute(case, world, folder, stop=0, **changes):
             if (
                 name in UPSTREAM
             ):  # is not trained, since rounding would change what is learned from it
-                kind = METHODS.module_dict[name]
-                first = kind.upstream_settings(recipe, UPSTREAM[name])
+                first = required_settings(recipe, UPSTREAM[name])
                 still = replace(first, optimisation=replace(first.optimisation, peak_lr=1e-15))
-                patch.setattr(kind, "upstream_settings", lambda settings, name: still)
+                patch.setattr(
+                    "tespec.runs.pretrain.required_settings", lambda settings, name: still
+                )
             pretrain(name, recipe, Data(world / dataset, "sample"), 0, setup_in(folder, **changes))
 
 
