@@ -131,11 +131,10 @@ class CellOptions:
     """Options that define a cell."""
 
     method: Annotated[
-        str | None, Parameter(help="method that initialises the backbone; see --list")
+        str | None,
+        Parameter(help=", ".join(shipped_methods()) or "see --list"),
     ] = None
-    task: Annotated[
-        str | None, Parameter(help="task to fine-tune on; see --list, or FILE.yaml")
-    ] = None
+    task: Annotated[str | None, Parameter(help=f"{', '.join(names('tasks'))}, or FILE.yaml")] = None
     arch: Annotated[
         Literal["recurrent", "feedforward"], Parameter(help="architecture of the backbone")
     ] = "recurrent"
