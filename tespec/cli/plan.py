@@ -307,8 +307,9 @@ def run_jobs(plan: Plan, jobs: Sequence[Job], results: Path, options: Options) -
         executor = make_executor(options.cluster, options.slurm, logs / "submitted")
     slots = [""] * (options.processes or min(plan.at_once, os.cpu_count() or 1))
     if options.gpus:
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(1000)))
-        gpus = visible.split(",")[: options.gpus[0]]
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        numbers = visible.split(",") if visible else list(map(str, range(options.gpus[0])))
+        gpus = numbers[: options.gpus[0]]
         slots = [gpus[i % len(gpus)] for i in range(options.processes or len(gpus))]
     start_time = time.monotonic()
     failed = run_all(tasks, logs, slots, executor)

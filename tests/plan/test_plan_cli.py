@@ -90,6 +90,7 @@ def test_mistakes_are_answered_in_one_line_before_anything_runs(
 
 
 def test_options_reach_every_run_and_failures_the_user(tmp_path, monkeypatch, capsys, places):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     calls = []
 
     def run_all(tasks, logs, slots, executor):
