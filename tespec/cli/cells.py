@@ -187,7 +187,7 @@ def draw_predictions(prediction: PredictOptions, cell: CellOptions, setup: Setup
 
 
 def print_settings(name: str, cell: CellOptions) -> None:
-    """Print the settings that a run with these options would have, each with its source.
+    """Print the settings that a run with these options would have, with their sources.
 
     Args:
         name: a task or the file of one, or a method, whose facts are printed too.
@@ -294,7 +294,7 @@ def print_pretraining_cost(settings: Pretraining, data: Data, setup: Setup, gpus
         settings: of the pre-training.
         data: gives the sensor size, and is not read.
         setup: options that change the cost, such as gradient accumulation.
-        gpus: number of GPUs that share a batch.
+        gpus: number of GPUs among which a batch is divided.
     """
     identity_of(settings)  # refuses settings without effect
     size = input_of(settings, settings.dataset, data.sensor(settings.sensor))

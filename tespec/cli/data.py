@@ -89,7 +89,7 @@ def check(
     processes: Processes = 1,
     options: DatasetOptions = DatasetOptions(),
 ) -> int:
-    """Read every file and label, report statistics and problems (exit code 2 if there are any).
+    """Read every file and label, report statistics and problems (exit code 2 for problems).
 
     Returns:
         Exit code.

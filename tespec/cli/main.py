@@ -127,7 +127,7 @@ def run(main: Callable[[], int | None]) -> int:
 
 
 def refuse(wrong: bool, message: str) -> None:
-    """Raise a `CycloptsError` with this message if options are wrong or contradict each other."""
+    """Raise a `CycloptsError` with this message if options are wrong or contradictory."""
     if wrong:
         raise CycloptsError(msg=message)
 

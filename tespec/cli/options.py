@@ -40,7 +40,7 @@ Changes = Annotated[
 
 
 def read_config(kind: str, name: str | None) -> str | None:
-    """Add the file FILE.yaml to the configs, and return its name there.
+    """Add the file FILE.yaml to the configs, and return its name.
 
     Args:
         kind: "tasks", "profiles" or "plans".

@@ -84,7 +84,7 @@ class Options:
         tuple[NonNegativeInt, ...],
         Words,
         Parameter(
-            help="number of local GPUs, which the runs share evenly (default: as torch does)"
+            help="number of local GPUs, used by the runs in turn (default: as torch chooses)"
         ),
     ] = ()
     results: Annotated[
@@ -188,7 +188,7 @@ def plan(
 
 
 def print_status(jobs: Sequence[Job], done: Sequence[Job]) -> None:
-    """Print the numbers of finished and of all runs of each method and task.
+    """Print the numbers of finished and of all runs by method and task.
 
     Args:
         jobs: all runs.
@@ -334,7 +334,7 @@ def print_pretrainings(jobs: Sequence[Job], results: Path) -> None:
 
 
 def show_table(name: str, results: Path) -> None:
-    """Print one table of the measured results, if there are any.
+    """Print one table of the measured results, if any.
 
     Args:
         name: of the table.

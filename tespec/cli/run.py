@@ -46,7 +46,7 @@ def run(
         bool, Parameter(name="--list", help="list methods, tasks and profiles")
     ] = False,
     describe: Annotated[
-        str | None, Parameter(help="print settings of a task or method, each with its source")
+        str | None, Parameter(help="print settings of a task or method, with their sources")
     ] = None,
     setup: Setup = Setup(),
     prediction: PredictOptions = PredictOptions(),

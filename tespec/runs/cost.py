@@ -49,7 +49,7 @@ LEAST_MEMORY = 0.85
 
 
 class Cost(NamedTuple):
-    """Cost of a training on each GPU."""
+    """Cost of a training per GPU."""
 
     flops: int  # of an optimizer step; a multiply-add counts as two
     activations: int  # bytes kept for the backward pass, without weights and batch
@@ -66,11 +66,11 @@ class TrainingEstimate(NamedTuple):
     batch: Callable[[int], Batch]  # makes an empty batch of a number of lanes
 
     def cost(self, setup: Setup, gpus: int = 1) -> Cost:
-        """Estimate the cost on each GPU.
+        """Estimate the cost per GPU.
 
         Args:
             setup: options that change the cost.
-            gpus: number of GPUs that share the batch.
+            gpus: number of GPUs among which the batch is divided.
 
         Raises:
             UserError: the batch cannot be divided evenly, or the step depends on data.

@@ -192,7 +192,7 @@ def _at_stride(features: Sequence[Tensor]) -> Tensor:
 
 
 def patch_classes(mask: NDArray[Any], classes: int) -> NDArray[np.uint8]:
-    """Find the majority class of the labelled pixels in each complete patch.
+    """Find the majority class of the labelled pixels in every complete patch.
 
     Args:
         mask: classes (H, W) of pixels, 255 for none.

@@ -140,7 +140,7 @@ def run_or_load(
     Args:
         run: the run.
         evaluate: scores the trained model, and saves its weights in the run's folder.
-        train: trains the model, resuming from a checkpoint if there is one; default: no training.
+        train: trains the model, resuming from a checkpoint if one exists; default: no training.
         require: refuses a training that cannot run here, before anything is written.
 
     Returns:

@@ -31,7 +31,7 @@ class Setup:
     """Options of how and where to run; `command` is the command line, for records."""
 
     device: Annotated[
-        str | None, Parameter(help="cpu, cuda or cuda:N (default: a GPU if there is one)")
+        str | None, Parameter(help="cpu, cuda or cuda:N (default: a GPU if available)")
     ] = None
     results: Annotated[
         Path,
