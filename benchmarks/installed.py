@@ -1,9 +1,17 @@
-"""Exit with instructions if this Python lacks the harness; every script imports this module first."""
+"""Run the code of this checkout, whichever one is installed; every script imports this first."""
 
 import importlib.util
+import os
 import sys
+from pathlib import Path
 
-if any(importlib.util.find_spec(name) is None for name in ("tespec", "torch")):
+CHECKOUT = str(Path(__file__).resolve().parents[1])
+sys.path.insert(0, CHECKOUT)
+# for the processes that a plan starts
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [CHECKOUT, *filter(None, [os.environ.get("PYTHONPATH")])]
+)
+if importlib.util.find_spec("torch") is None:
     sys.stderr.write(
         f"error: {sys.executable}: the harness is not installed for this Python; "
         "run `make setup`, then activate .venv or call .venv/bin/python\n"

@@ -1,4 +1,4 @@
-"""Inference with trained networks: load their weights, run them on a recording, and draw their predictions."""
+"""Inference with trained networks: load weights, play them on recordings, draw predictions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -31,7 +31,7 @@ from tespec.weights.load import BESIDE, histograms_of, read_backbone
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-LARGEST = 2048  # px of a side; no sensor is larger
+MAX_SIDE = 2048  # px; no sensor is larger
 ROWS = 4  # of the figure
 MIN_SCORE = 0.3  # of boxes that are drawn
 COLUMNS = ("events", "prediction", "ground truth")
@@ -41,7 +41,16 @@ PANEL = 4.0  # inches
 def load(
     path: str | Path, *, height: int | None = None, width: int | None = None
 ) -> Backbone | Network:
-    """Load a trained network in evaluation mode, ready for `tespec.stream` and `.step(histogram, state)`.
+    """Load a trained network in evaluation mode, ready for `tespec.stream` and `.step`.
+
+    Example:
+        >>> import tespec, torch
+        >>> network = tespec.load("backbone.safetensors", height=64, width=96)
+        >>> histogram = torch.zeros(1, 20, 64, 96, dtype=torch.uint8)  # 10 bins, 2 polarities
+        >>> features, state = network.step(histogram)
+        >>> [tuple(stage.shape) for stage in features]
+        [(1, 24, 16, 24), (1, 48, 8, 12), (1, 96, 4, 6), (1, 192, 2, 3)]
+        >>> features, state = network.step(histogram, state)  # the next window of the stream
 
     Args:
         path: `backbone.safetensors` of a pre-training, or `model.safetensors` of a fine-tuning.
@@ -50,32 +59,31 @@ def load(
 
     Returns:
         The backbone, whose `step` returns four features; or a task's network, whose `step` returns
-        a mask (B, H, W), a depth map (B, H, W) in m, or `Boxes` of each lane.
+        a mask (B, H, W), a depth map (B, H, W) in m, or `Boxes` of each recording.
 
     Raises:
         UserError: the file is unreadable, has no recipe, or does not fit it; or the size is
             invalid.
     """
-    size, path = _given_size(height, width), Path(path)
+    path = Path(path)
+    size = _checked_size(height, width)
     recipe = read_recipe(path)
-    network: Backbone | Network = (
-        load_trained(path).model if "kind" in recipe else read_backbone(path)
-    )
+    network: Any = load_trained(path).model if "kind" in recipe else read_backbone(path)
     network.recipe = recipe
     return network if size is None else for_size(network, size)
 
 
-def _given_size(height: Any, width: Any) -> Size | None:
-    """Check height and width in px as given by the user; None if both are None. One without the other is refused."""
+def _checked_size(height: int | None, width: int | None) -> Size | None:
+    """Check a size in px given by the user; None if neither side is given."""
     if height is None and width is None:
         return None
-    if not all(isinstance(side, int) and 1 <= side <= LARGEST for side in (height, width)):
+    if not all(isinstance(side, int) and 1 <= side <= MAX_SIDE for side in (height, width)):
         raise UserError(
             f"height={height!r}, width={width!r}",
             "not a size in px",
-            f"set both, from 1 to {LARGEST}",
+            f"set both, from 1 to {MAX_SIDE}",
         )
-    return height, width
+    return cast("Size", (height, width))
 
 
 class TrainedNetwork(NamedTuple):
@@ -94,13 +102,16 @@ class TrainedNetwork(NamedTuple):
         )
 
 
-def read_settings(path: Path) -> Finetuning:
-    """Read the settings of the fine-tuning that wrote a network from the file's header; a `UserError` if none did."""
-    return settings_of(read_recipe(path), path)
-
-
 def settings_of(recipe: Mapping[str, Any], where: object) -> Finetuning:
-    """Settings of the fine-tuning that wrote a recipe; a `UserError` if none did."""
+    """Read the settings of a fine-tuning from the recipe in its weights file.
+
+    Args:
+        recipe: of the file.
+        where: the file, for messages.
+
+    Raises:
+        UserError: no fine-tuning wrote the file.
+    """
     if "kind" not in recipe:
         raise UserError(
             where, "contains no network with a task head", "use a model.safetensors of `tespec run`"
@@ -111,25 +122,28 @@ def settings_of(recipe: Mapping[str, Any], where: object) -> Finetuning:
 
 
 def load_trained(path: Path) -> TrainedNetwork:
-    """Load a task's network for the histogram size of its training; a `UserError` if the file does not fit it."""
+    """Load a task's network for the histogram size of its training, if the file fits it."""
     tensors, recipe = read_tensors(path)
-    settings, spec = settings_of(recipe, path), histograms_of(recipe, path)
-    require_bins(spec, settings.bins, path)
+    settings = settings_of(recipe, path)
+    spec = histograms_of(recipe, path)
+    _require_bins(spec, settings.bins, path)
     task = find_task(settings)
     model = task.network(settings, fresh_backbone(settings, spec.size))
-    wanted = model.state_dict()
-    for name, target in wanted.items():
-        if problem := problem_of(tensors.get(name), target):
+    expected = model.state_dict()
+    for name, tensor in expected.items():
+        if problem := problem_of(tensors.get(name), tensor):
             raise UserError(path, f"{name} {problem}", "use the unmodified file of `tespec run`")
-    model.load_state_dict({name: tensors[name] for name in wanted})
+    model.load_state_dict({name: tensors[name] for name in expected})
     return TrainedNetwork(model.eval(), task, settings, spec)
 
 
-def require_bins(spec: HistogramSpec, bins: int, where: object) -> None:
-    """Refuse weights whose histograms have another number of bins than their network takes."""
+def _require_bins(spec: HistogramSpec, bins: int, where: object) -> None:
     if spec.bins != bins:
-        what = f"its histograms have {spec.bins} bins, but its network takes {bins}"
-        raise UserError(where, what, "use the unmodified file")
+        raise UserError(
+            where,
+            f"its histograms have {spec.bins} bins, but its network takes {bins}",
+            "use the unmodified file",
+        )
 
 
 def stream(
@@ -147,6 +161,13 @@ def stream(
     evaluation. A network trained for another image size is built again for this size, with the same
     weights. No gradients are computed.
 
+    Example:
+        >>> import tespec
+        >>> for time, features in tespec.stream("drive.aedat4", "backbone.safetensors"):
+        ...     print(time, tuple(features[-1].shape))
+        1633953691025950 (192, 3, 4)
+        1633953691075950 (192, 3, 4)
+
     Args:
         recording: file or folder of events, played in contiguous windows of the length of the
             training's; or a recording of `data`, by name or path, played in the windows that are
@@ -158,25 +179,26 @@ def stream(
         width: columns of the sensor in px, for recordings that do not specify them.
 
     Yields:
-        the end of each window in us on the clock of the recording (as `t_last` of
-        `tespec.events.open_events`), and the
-        output: four features (C, h, w) of a backbone; or a task's prediction as it is scored, a
-            mask (H, W) uint8, a
-        depth map (H, W) float32 in m, or `Boxes`.
+        The end of each window in us, on the clock of the recording (as `t_last` of
+        `tespec.events.open_events`), and the output: four features (C, h, w) of a backbone; or a
+        task's prediction as it is scored, a mask (H, W) uint8, a depth map (H, W) float32 in m, or
+        `Boxes`.
 
     Raises:
         UserError: the recording is unreadable, or the network was not trained on events.
     """
-    where, sensor = "network", _given_size(height, width)
+    sensor = _checked_size(height, width)
+    where = "network"
     if isinstance(network, str | Path):
-        where, network = str(network), load(network)
+        where = str(network)
+        network = load(network)
     recipe = network.recipe or {}
     spec = histograms_of(recipe, where)
     backbone: Any = getattr(network, "backbone", network)
-    require_bins(spec, backbone.bins, where)
-    settings = (
-        settings_of(recipe, where) if data is not None or isinstance(network, Network) else None
-    )
+    _require_bins(spec, backbone.bins, where)
+    settings = None
+    if data is not None or isinstance(network, Network):
+        settings = settings_of(recipe, where)
     sensor_px = f"{sensor[1]}x{sensor[0]}" if sensor else None
     opened = find(str(recording), spec, settings, None if data is None else Path(data), sensor_px)
     size = opened.region.height, opened.region.width
@@ -185,13 +207,19 @@ def stream(
     else:
         player = features_player(for_size(network, size), spec, next(network.parameters()).device)
     # Not a generator itself, so that errors are raised here and not at the first window.
-    every = play(player, [opened], windows=[np.arange(len(opened))])
-    return ((int(opened.windows[played.position, 1]), played.output) for played in every)
+    outputs = play(player, [opened], windows=[np.arange(len(opened))])
+    return ((int(opened.windows[played.position, 1]), played.output) for played in outputs)
 
 
 def for_size(network: Any, size: Size) -> Any:
-    """Return the network for histograms of `size` (H, W) in px: itself, or a copy with the same weights."""
-    backbone, padded = getattr(network, "backbone", network), padded_size(*size)
+    """Return a network for other histograms: itself, or a copy with the same weights.
+
+    Args:
+        network: a backbone, or a module with one.
+        size: of the histograms, (H, W) in px.
+    """
+    backbone = getattr(network, "backbone", network)
+    padded = padded_size(*size)
     if backbone.img_size == padded:
         return network
     # In the copy of the complete network, the resized backbone replaces the original.
@@ -211,7 +239,7 @@ class Prediction(NamedTuple):
 
 def predict(
     weights: Path,
-    wanted: str,
+    name: str,
     out: Path,
     device: torch.device,
     *,
@@ -219,32 +247,43 @@ def predict(
     clip: tuple[float, float] = (0.0, 10.0),
     sensor_px: str | None = None,
 ) -> tuple[int, int, Path]:
-    """Run the network of `weights` on a recording and draw `ROWS` of its predictions.
+    """Run a trained network on a recording, and draw `ROWS` of its predictions.
 
-    `wanted` is the name or path of a recording of the task's data in `root`, which is shown in the
-    windows that are scored and with its labels, or the path of any other recording. `clip` is start
-    and end in s; `sensor_px`, such as "640x480", is the size of the sensor if the recording does
-    not specify it. Returns the number of windows in the clip, the number of these with a label, and
-    the path of the figure in the folder `out`.
+    Args:
+        weights: `model.safetensors` of a fine-tuning.
+        name: name or path of a recording of the task's data, shown in the windows that are scored
+            and with its labels; or the path of any other recording.
+        out: folder for the figure.
+        device: where the network runs.
+        root: folder of the task's data.
+        clip: first and last second of the recording.
+        sensor_px: size of the sensor, such as "640x480", if the recording does not specify it.
+
+    Returns:
+        The number of windows, the number of these with a label, and the path of the figure.
+
+    Raises:
+        UserError: the files do not fit, or no window ends within `clip`.
     """
     recipe = read_recipe(weights)
-    recording = find(
-        wanted, histograms_of(recipe, weights), settings_of(recipe, weights), root, sensor_px
-    )
-    ends, (start, end) = _seconds(recording), clip
+    spec = histograms_of(recipe, weights)
+    recording = find(name, spec, settings_of(recipe, weights), root, sensor_px)
+    ends = _window_ends(recording)
+    start, end = clip
     windows = np.flatnonzero((ends >= start) & (ends <= end)).tolist()
     if not windows:
-        lasts = (
-            f"no window ends between {start:g} and {end:g} s; the recording lasts {ends[-1]:.2f} s"
+        period = f"no window ends between {start:g} and {end:g} s"
+        raise UserError(
+            recording.path,
+            f"{period}; the recording lasts {ends[-1]:.2f} s",
+            "choose another --clip",
         )
-        raise UserError(recording.path, lasts, "choose another --clip")
     labelled = np.intersect1d(windows, getattr(recording, "labelled", [])).tolist()
-    shown = labelled or windows
-    drawn = sorted(
-        {shown[place] for place in np.linspace(0, len(shown) - 1, ROWS).round().astype(int)}
-    )
+    candidates = labelled or windows
+    indices = np.linspace(0, len(candidates) - 1, ROWS).round().astype(int)
     network = load_trained(weights)
     network.model.to(device)
+    drawn = sorted({candidates[index] for index in indices})
     predictions = list(run_inference(network, recording, drawn))
     from tespec.pictures import save_figure
 
@@ -256,23 +295,39 @@ def predict(
 def run_inference(
     network: TrainedNetwork, recording: Recording, windows: Sequence[int]
 ) -> Iterator[Prediction]:
-    """Yield the predictions, as they are scored, at the end of windows given by their indices in rising order."""
+    """Yield the predictions, as they are scored, at the end of some windows.
+
+    Args:
+        network: a trained network.
+        recording: with or without labels.
+        windows: rising indices.
+    """
     player = network.player((recording.region.height, recording.region.width))
-    ends, lengths = _seconds(recording), np.diff(recording.windows)[:, 0] / 1e3
-    for played in play(
-        player, [recording], windows=[np.array(windows)], label=f"predictions on {recording.name}"
-    ):
-        window, truth = windows[played.position], None
+    ends = _window_ends(recording)
+    lengths = np.diff(recording.windows)[:, 0] / 1e3
+    label = f"predictions on {recording.name}"
+    for played in play(player, [recording], windows=[np.array(windows)], label=label):
+        window = windows[played.position]
+        truth = None
         if isinstance(recording, LabelledRecording) and (labels := recording.labels_in(window, 1)):
             truth = recording.labels[labels[-1]]
-        histogram = played.histogram.numpy()
         yield Prediction(
-            float(ends[window]), float(lengths[window]), histogram, played.output, truth
+            seconds=float(ends[window]),
+            milliseconds=float(lengths[window]),
+            histogram=played.histogram.numpy(),
+            predicted=played.output,
+            truth=truth,
         )
 
 
-def draw(shown: Sequence[Prediction], network: TrainedNetwork, has_truth: bool) -> Figure:
-    """Draw two or three panels in a row for each prediction; depth has the range of the network's head."""
+def draw(predictions: Sequence[Prediction], network: TrainedNetwork, has_truth: bool) -> Figure:
+    """Draw a row of panels for each prediction.
+
+    Args:
+        predictions: of windows with the same size.
+        network: gives the names and colours of classes, and the range of depth of its head.
+        has_truth: whether to draw a third panel, with the label.
+    """
     from tespec.pictures import (
         POLARITIES,
         add_bar,
@@ -282,30 +337,24 @@ def draw(shown: Sequence[Prediction], network: TrainedNetwork, has_truth: bool) 
         show_faded,
     )
 
-    task, settings = network.task, network.settings
-    shown = [each._replace(predicted=confident(each.predicted)) for each in shown]
-    limits = (
-        (settings.head["min_depth"], settings.head["max_depth"])
-        if "max_depth" in settings.head
-        else None
-    )
+    head = network.settings.head
+    limits = (head["min_depth"], head["max_depth"]) if "max_depth" in head else None
     columns = COLUMNS if has_truth else COLUMNS[:2]
-    labels = [
-        label for each in shown for label in (each.predicted, each.truth) if label is not None
-    ]
-    colours = POLARITIES | colours_of(labels, settings.classes)
+    labels = [(confident(row.predicted), row.truth)[: len(columns) - 1] for row in predictions]
+    drawn = [label for pair in labels for label in pair if label is not None]
+    colours = POLARITIES | colours_of(drawn, network.settings.classes)
     bars = int(limits is not None)
-    size, width = shown[0].histogram.shape[1:], PANEL * len(columns) + 0.5 * bars
-    figure, panels = make_panels(len(shown), columns, size, width, bars, colours)
-    for axes, each in zip(panels, shown, strict=True):
-        show_events(axes[0], each.histogram)
-        axes[0].set_ylabel(
-            f"{each.seconds:.2f} s\nevents of {each.milliseconds:.0f} ms", fontsize=9
-        )
+    size = predictions[0].histogram.shape[1:]
+    width = PANEL * len(columns) + 0.5 * bars
+    figure, panels = make_panels(len(predictions), columns, size, width, bars, colours)
+    for axes, row, pair in zip(panels, predictions, labels, strict=True):
+        show_events(axes[0], row.histogram)
+        axes[0].set_ylabel(f"{row.seconds:.2f} s\nevents of {row.milliseconds:.0f} ms", fontsize=9)
         images = []
-        for axis, label in zip(axes[1:], (each.predicted, each.truth), strict=False):
-            show_faded(axis, each.histogram)
-            if label is not None and (image := task.draw(axis, label)) is not None:
+        for axis, label in zip(axes[1:], pair, strict=True):
+            show_faded(axis, row.histogram)
+            image = None if label is None else network.task.draw(axis, label)
+            if image is not None:
                 images.append(image)
         for image in images:
             image.set_clim(*(limits or images[0].get_clim()))
@@ -315,14 +364,14 @@ def draw(shown: Sequence[Prediction], network: TrainedNetwork, has_truth: bool) 
 
 
 def confident(predicted: Any) -> Any:
-    """Drop boxes with a score below `MIN_SCORE`, of which there are hundreds; other predictions stay as they are."""
-    return (
-        predicted.keep(predicted.score >= MIN_SCORE) if isinstance(predicted, Boxes) else predicted
-    )
+    """Drop boxes with a score below `MIN_SCORE`, of which there are hundreds."""
+    if isinstance(predicted, Boxes):
+        return predicted.keep(predicted.score >= MIN_SCORE)
+    return predicted
 
 
 def find(
-    wanted: str,
+    name: str,
     spec: HistogramSpec,
     settings: Finetuning | None,
     root: Path | None,
@@ -330,31 +379,39 @@ def find(
 ) -> Recording:
     """Open the recording of that name or path, with at least one window.
 
-    A recording of the task's data in `root` is opened with its labels and the windows that are
-    scored, another one in contiguous windows of the length of the training's. `sensor_px` is as in
-    `predict`.
+    A recording of the task's data is opened with its labels and the windows that are scored,
+    another one in contiguous windows of the length of the training's.
+
+    Args:
+        name: as in `predict`.
+        spec: histograms of the network.
+        settings: of the fine-tuning, to open the task's data.
+        root: folder of that data.
+        sensor_px: as in `predict`.
+
+    Raises:
+        UserError: no such recording, or several, or one that is shorter than a window.
     """
-    path, recordings = Path(wanted), list[RecordingFiles]()
+    path = Path(name)
     paths = find_recordings(path) if path.exists() else []
     if len(paths) > 1:
         raise UserError(path, f"contains {len(paths)} recordings", "choose one of them")
+    recordings: list[RecordingFiles] = []
     if root is not None and settings is not None:
         dataset = open_dataset(replace(settings, sensor_px=sensor_px or settings.sensor_px), root)
         recordings = [files for split in dataset.splits for files in dataset.files(split)]
+    resolved = [path.resolve() for path in paths]
     for files in recordings:
-        if files.name == wanted or files.source.path.resolve() in [
-            found.resolve() for found in paths
-        ]:
+        if files.name == name or files.source.path.resolve() in resolved:
             return dataset.open_checked(files)
     if not paths:
-        names = ", ".join(files.name for files in recordings[:6])
+        known = ", ".join(files.name for files in recordings[:6])
         raise UserError(
-            wanted, "no such recording", f"use a path{names and f', or one of {names}'}"
+            name, "no such recording", f"use a path, or one of {known}" if known else "use a path"
         )
     source = source_of(paths[0], parse_size(sensor_px) if sensor_px else None)
-    recording = fixed_windows(
-        name_of(path, paths[0]), source, spec.window_ms, spec.downsample, at_least_one=True
-    )
+    title = name_of(path, paths[0])
+    recording = fixed_windows(title, source, spec.window_ms, spec.downsample, at_least_one=True)
     if not len(recording):
         raise UserError(
             path, f"is shorter than a window of {spec.window_ms:g} ms", "use a longer recording"
@@ -362,6 +419,6 @@ def find(
     return recording
 
 
-def _seconds(recording: Recording) -> Any:
+def _window_ends(recording: Recording) -> Any:
     """End (N,) of each window in s since the start of the first window."""
     return (recording.windows[:, 1] - recording.windows[0, 0]) / 1e6

@@ -1,4 +1,4 @@
-"""Layers of packages: imports, dynamic ones included, never point to a higher layer, and none are circular."""
+"""Layers of packages: no import, dynamic ones included, points up or is circular."""
 
 import ast
 from graphlib import TopologicalSorter
@@ -45,7 +45,7 @@ IMPORTERS = ("import_module", "__import__", "import_modules", "exec_module", "lo
 
 
 def imports_of(path, *, everywhere):
-    """Modules that a file imports at its top level or, with `everywhere`, also in its functions or by name."""
+    """Modules that a file imports at top level; `everywhere`: also in functions and by name."""
     return imports_in(path.read_text(encoding="utf-8"), everywhere)
 
 

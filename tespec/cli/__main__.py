@@ -1,4 +1,4 @@
-"""Run `python -m tespec.cli VERB ...`, same as `tespec VERB ...`, if the command is not on the path."""
+"""`python -m tespec.cli VERB ...` is `tespec VERB ...`, where the command is not on the path."""
 
 import sys
 

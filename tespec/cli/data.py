@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 from cyclopts.types import PositiveFloat
 
-from tespec.cli.main import MISTAKE, new_app, refuse
-from tespec.cli.options import Changed, Plugins, Words, read_config
+from tespec.cli.main import MISTAKE, examples, new_app, refuse
+from tespec.cli.options import Plugins, SettingOptions, Words, read_config
 from tespec.core.errors import UserError
 from tespec.core.settings import parse_size
 from tespec.registry import DATASETS, find_registered, import_files
@@ -25,36 +25,46 @@ if TYPE_CHECKING:
 
 # instead of a data set: recordings in any supported format, without labels
 RECORDINGS = "recordings"
-EXAMPLES = "data check dsec /data/dsec; data prepare 1mpx /data/1mpx; data preview recordings drive.raw --at 1.1 2"
-app = new_app("data", f"Check, pack and preview data sets.\n\n{EXAMPLES} --high-pass")
+app = new_app(
+    "data",
+    "Check, pack and preview data sets.",
+    help_epilogue=examples("data check dsec /data/dsec", "data prepare 1mpx /data/1mpx"),
+)
 Dataset = Annotated[
     str, Parameter(help="gen1, 1mpx, dsec, ddd17, mvsec, FILE.yaml; or recordings: any event files")
 ]
-Place = Annotated[Path, Parameter(help="folder of the data set, or a recording")]
+DataPath = Annotated[Path, Parameter(help="folder of the data set, or a recording")]
 Processes = Annotated[PositiveInt, Parameter(help="recordings processed in parallel")]
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class DatasetOptions:
     """Options of opening a data set."""
 
-    changed: Changed = Changed()
+    settings: SettingOptions = SettingOptions()
     plugins: Plugins = ()
 
-    def dataset(self, name: str, path: Path) -> tuple[LabelledDataset, Rule]:
-        """Open the data set, or the recordings, in `path`; return it with its histogram rule."""
+    def open(self, name: str, path: Path) -> tuple[LabelledDataset, Rule]:
+        """Open a data set.
+
+        Args:
+            name: of the data set, or "recordings".
+            path: its folder, or a recording.
+
+        Returns:
+            The data set and its binning rule.
+        """
         import_files(self.plugins)
+        sensor = self.settings.sensor
         if name == RECORDINGS:
             from tespec.datasets.folder import EventFolder
 
             refuse(
-                bool(self.changed.changes),
+                bool(self.settings.changes),
                 f"--set changes settings of a data set, but {RECORDINGS} have none",
             )
-            return EventFolder(
-                path, parse_size(self.changed.sensor) if self.changed.sensor else None
-            ), "edges"
+            return EventFolder(path, parse_size(sensor) if sensor else None), "edges"
         from tespec.runs.data import find_data, settings_of
         from tespec.tasks import import_tasks
         from tespec.tasks.base import open_dataset
@@ -62,57 +72,61 @@ class Reading:
         import_tasks()
         task = str(read_config("tasks", name))
         data = find_data(task, path).made()
-        settings = settings_of(data, task, "recurrent", None, self.changed.all_changes)
+        settings = settings_of(data, task, "recurrent", None, self.settings.all_changes)
         return open_dataset(settings, data.root), settings.rule
 
 
-@app.command
+@app.command(
+    help_epilogue=examples("data check dsec /data/dsec", "data check recordings drive.raw --quick")
+)
 def check(
     dataset: Dataset,
-    path: Place,
+    path: DataPath,
     /,
     *,
     quick: Annotated[bool, Parameter(help="read only a few labels; trust packed events")] = False,
     out: Annotated[Path | None, Parameter(help="also write all statistics to a CSV file")] = None,
     processes: Processes = 1,
-    reading: Reading = Reading(),
+    options: DatasetOptions = DatasetOptions(),
 ) -> int:
-    """Read every file and label, report statistics and problems; exit code 2 if there are problems."""
-    opened, _ = reading.dataset(dataset, path)
+    """Read every file and label, report statistics and problems (exit code 2 for problems).
+
+    Returns:
+        Exit code.
+    """
+    opened, _ = options.open(dataset, path)
     from tqdm import tqdm
 
     from tespec.core.files import whole_file
     from tespec.core.progress import progress
     from tespec.datasets import check as report
 
-    found: list[Any] = []
+    results: list[Any] = []
     count = sum(len(opened.names(split)) for split in opened.splits)
     with progress("checking", "recordings") as advance:
-        for each in report.check(opened, quick=quick, processes=processes):
-            found.append(each)
-            advance(len(found), count, each.name)
+        for result in report.check(opened, quick=quick, processes=processes):
+            results.append(result)
+            advance(len(results), count, result.name)
     print(f"{opened.title} in {opened.root}")
     for name, text in opened.describe().items():
         print(f"{name}: {text}")
-    print(f"\n{report.table(found)}\n")
-    bytes_needed = sum(each.facts.get("events_packed_bytes", 0) for each in found)
-    needed, free = (
-        tqdm.format_sizeof(size, "B")
-        for size in (bytes_needed, shutil.disk_usage(opened.root).free)
-    )
-    print(f"disk: {needed} needed by `prepare`, {free} free")
+    print(f"\n{report.table(results)}\n")
+    packed = sum(result.facts.get("events_packed_bytes", 0) for result in results)
+    free = shutil.disk_usage(opened.root).free
+    needed, available = tqdm.format_sizeof(packed, "B"), tqdm.format_sizeof(free, "B")
+    print(f"disk: {needed} needed by `prepare`, {available} free")
     if out:
         with whole_file(out) as unfinished:
-            report.frame(found).to_csv(unfinished, index=False)
+            report.frame(results).to_csv(unfinished, index=False)
         print(f"written: {out}")
-    problems = report.problems(found)
+    problems = report.problems(results)
     for problem in problems:
         print(f"error: {problem}")
     if problems:
-        print(f"{_counted(len(problems), 'problem')} in {_counted(len(found), 'recording')}")
+        print(f"{_counted(len(problems), 'problem')} in {_counted(len(results), 'recording')}")
         return MISTAKE
-    labels = sum(each.facts["labels_count"] for each in found)
-    print(f"no problems: {_counted(len(found), 'recording')}, {_counted(labels, 'label')}")
+    labels = sum(result.facts["labels_count"] for result in results)
+    print(f"no problems: {_counted(len(results), 'recording')}, {_counted(labels, 'label')}")
     return 0
 
 
@@ -120,36 +134,49 @@ def _counted(count: int, what: str) -> str:
     return f"{count:,} {what}" + ("" if count == 1 else "s")
 
 
-@app.command
+@app.command(
+    help_epilogue=examples(
+        "data prepare 1mpx /data/1mpx --processes 4", "data prepare recordings drives"
+    )
+)
 def prepare(
     dataset: Dataset,
-    path: Place,
+    path: DataPath,
     /,
     *,
     skip_damaged: Annotated[
         bool, Parameter(help="skip recordings that cannot be read, and list them")
     ] = False,
     processes: Processes = 1,
-    reading: Reading = Reading(),
+    options: DatasetOptions = DatasetOptions(),
 ) -> int:
-    """Pack the events of each recording next to its file, for fast reading."""
-    opened, _ = reading.dataset(dataset, path)
+    """Pack the events of each recording next to its file, for fast reading.
+
+    Returns:
+        Exit code: 2 if a recording was skipped.
+    """
+    opened, _ = options.open(dataset, path)
     from tespec.datasets.sources import EventSource, pack_missing
 
     sources = [files.source for split in opened.splits for files in opened.files(split)]
     if not any(isinstance(source, EventSource) for source in sources):
         raise UserError(opened.root, "contains histograms, which need no packing", "nothing to do")
-    left_out = pack_missing(sources, beside=True, processes=processes, skip_damaged=skip_damaged)
-    for problem in left_out:
+    problems = pack_missing(sources, beside=True, processes=processes, skip_damaged=skip_damaged)
+    for problem in problems:
         print(f"skipped: {problem}")
-    print(f"packed: {_counted(len(sources) - len(left_out), 'recording')}")
-    return MISTAKE if left_out else 0
+    print(f"packed: {_counted(len(sources) - len(problems), 'recording')}")
+    return MISTAKE if problems else 0
 
 
-@app.command
+@app.command(
+    help_epilogue=examples(
+        "data preview ddd17 /data/ddd17 --out labels.png",
+        "data preview recordings drive.raw --at 1.1 2 --high-pass",
+    )
+)
 def preview(
     dataset: Dataset,
-    path: Place,
+    path: DataPath,
     /,
     *,
     out: Annotated[
@@ -168,35 +195,35 @@ def preview(
     norm_events: Annotated[
         PositiveFloat, Parameter(help="N of Eq. 7; lower it for bins with fewer events")
     ] = 5000.0,
-    reading: Reading = Reading(),
+    options: DatasetOptions = DatasetOptions(),
 ) -> None:
     """Draw events, histogram, intensity and labels at a few moments."""
-    opened, rule = reading.dataset(dataset, path)
+    opened, rule = options.open(dataset, path)
     from tespec.datasets.check import choose, draw, moment, windows_at
     from tespec.datasets.folder import ALL
 
     recordings = opened.recordings(ALL if dataset == RECORDINGS else split)
     first = recordings[0]
-    chosen = (
-        [(first, window) for window in windows_at(first, at)]
-        if at
-        else choose(recordings, count, rule)
-    )
-    shown = [moment(recording, window, rule, norm_events) for recording, window in chosen]
-    unused = (
-        Path(f"preview-{Path(dataset).stem}{end}.png")
-        for end in ("", *(f"-{number}" for number in range(2, 10_000)))
-    )
-    out = out or next(path for path in unused if not path.exists())
-    draw(shown, opened.classes, out, norm_events, high_pass)
+    if at:
+        windows = [(first, window) for window in windows_at(first, at)]
+    else:
+        windows = choose(recordings, count, rule)
+    moments = [moment(recording, window, rule, norm_events) for recording, window in windows]
+    number = 1
+    default = Path(f"preview-{Path(dataset).stem}.png")
+    while not out and default.exists():
+        number += 1
+        default = default.with_stem(f"preview-{Path(dataset).stem}-{number}")
+    out = out or default
+    draw(moments, opened.classes, out, norm_events, high_pass)
     print(f"written: {out}")
 
 
-@app.command
+@app.command(help_epilogue=examples("data cache", "data cache --empty"))
 def cache(
     *, empty: Annotated[bool, Parameter(help="remove all but those that are being packed")] = False
 ) -> None:
-    """List the packed recordings in the cache with last use, size and name, the least recently used first."""
+    """List the packed recordings in the cache with last use, size and name, oldest use first."""
     from tespec.events.cache import LIMIT, limit_bytes, list_stores, remove, stores_folder
 
     stores = list_stores()
@@ -212,7 +239,10 @@ def cache(
     print(f"limit: {limit_bytes() / 1e9:,.3f} GB ({LIMIT}) in {stores_folder()}")
 
 
-@app.command(name="download-guide")
+@app.command(
+    name="download-guide",
+    help_epilogue=examples("data download-guide dsec", "data download-guide 1mpx"),
+)
 def guide(
     dataset: Annotated[str, Parameter(help="gen1, 1mpx, dsec, ddd17 or mvsec")],
     /,
@@ -226,5 +256,6 @@ def guide(
 
     print(inspect.getdoc(find_registered(DATASETS, dataset_and_splits(dataset)[0], "dataset")))
     print(
-        "\nNothing is downloaded: the archives are gated or large, and their owners' pages explain how to get them."
+        "\nNothing is downloaded: the archives are gated or large, and their owners' pages explain "
+        "how to get them."
     )

@@ -1,4 +1,4 @@
-"""The command `tespec VERB ...` and features of all verbs: help on one screen, one-line errors, exit codes."""
+"""The command `tespec VERB ...`: its verbs, help, one-line errors and exit codes."""
 
 import errno
 import io
@@ -27,12 +27,23 @@ VERBS = {
     "weights": "inspect and convert weights",
 }
 HARNESS = ("tespec", "baselines", "benchmarks")
-OF_THE_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EFBIG)
-WIDTH = 120  # of help, when stdout is not a terminal
+MACHINE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EFBIG)
+HELP_WIDTH = 120  # columns, if stdout is not a terminal
 
 
-def new_app(name: str, text: str = "", **more: Any) -> App:
-    """Create a cyclopts app; `text` replaces the docstring of its function as the description."""
+def examples(*commands: str) -> str:
+    """Format the commands that a verb's help shows below its options."""
+    return "\n".join(["Examples:", *(f"  tespec {command}" for command in commands)])
+
+
+def new_app(name: str, text: str = "", **options: Any) -> App:
+    """Create a cyclopts app with the style of all commands.
+
+    Args:
+        name: the verb.
+        text: description; default: the docstring of the app's function.
+        options: other arguments of `cyclopts.App`.
+    """
     return App(
         name=name,
         help=text or None,
@@ -44,34 +55,44 @@ def new_app(name: str, text: str = "", **more: Any) -> App:
             negative=(),
             show_default=lambda value: None if value is False or value in ((), "") else value,
         ),
-        **more,
+        **options,
     )
 
 
-def call(app: App, given: Sequence[str]) -> int | None:
-    """Parse a command line and call its function; a parameter `given` receives the unparsed arguments."""
+def call(app: App, words: Sequence[str]) -> int | None:
+    """Parse a command line and call its function.
+
+    Args:
+        app: the command.
+        words: its arguments; a function with a parameter `given` receives them unparsed.
+
+    Returns:
+        The function's result: an exit code, or None for success.
+    """
     from rich.console import Console
 
-    width = None if sys.stdout.isatty() else WIDTH
+    width = None if sys.stdout.isatty() else HELP_WIDTH
     command, bound, ignored = app.parse_args(
-        given, console=Console(width=width, file=sys.stdout), exit_on_error=False, print_error=False
+        words, console=Console(width=width, file=sys.stdout), exit_on_error=False, print_error=False
     )
-    result: int | None = command(
-        *bound.args, **bound.kwargs, **({"given": given} if "given" in ignored else {})
-    )
+    unparsed = {"given": words} if "given" in ignored else {}
+    result: int | None = command(*bound.args, **bound.kwargs, **unparsed)
     return result
 
 
 def run(main: Callable[[], int | None]) -> int:
-    """Run a command and return its exit code: that of `main`, 2 after a mistake, 130 after Ctrl-C, 75 if preempted.
+    """Run a command, and print expected errors as one line `error: ...` on stderr.
 
-    Mistakes on the command line, a `UserError`, a missing package, or an `OSError` of a file or the
-    machine print one line `error: ...` to stderr; other exceptions propagate. A closed pipe (`|
-    head`) ends the command silently.
+    Expected are mistakes on the command line, a `UserError`, a missing package, and an `OSError` of
+    a file or the machine; other exceptions propagate. A closed pipe (`| head`) ends the command
+    silently.
+
+    Returns:
+        Exit code: that of `main`, 2 after an error, 130 after Ctrl-C, 75 if preempted.
     """
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
+    for output in (sys.stdout, sys.stderr):
+        if isinstance(output, io.TextIOWrapper):
+            output.reconfigure(errors="replace")
     try:
         code = main()
         sys.stdout.flush()
@@ -81,54 +102,57 @@ def run(main: Callable[[], int | None]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except CycloptsError as error:
-        what = one_line(str(error)).rstrip(".")
+        message = one_line(str(error)).rstrip(".")
         if isinstance(error, UnusedCliTokensError):
-            what = f"unexpected {' '.join(error.unused_tokens or ())!r}"
-        mistake = what if "?" in what else f"{what}; see --help"
+            message = f"unexpected {' '.join(error.unused_tokens or ())!r}"
+        if "?" not in message:
+            message += "; see --help"
     except UserError as error:
-        mistake = str(error)
+        message = str(error)
     except OSError as error:
-        if error.filename is None and error.errno not in OF_THE_MACHINE:
+        if error.filename is None and error.errno not in MACHINE_ERRORS:
             raise
-        mistake = (
-            f"{error.filename or 'writing'}: {error.strerror}; choose another path or fix this one"
-        )
+        path = error.filename or "writing"
+        message = f"{path}: {error.strerror}; choose another path or fix this one"
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in HARNESS:
             raise
-        mistake = f"{sys.executable}: the package {error.name} is not installed; run `make setup`"
+        message = f"{sys.executable}: the package {error.name} is not installed; run `make setup`"
     except KeyboardInterrupt as interruption:
         if message := one_line(str(interruption)):
             say(message)
         return PREEMPTED if isinstance(interruption, Preempted) else INTERRUPTED
-    say(f"error: {one_line(mistake)}")
+    say(f"error: {one_line(message)}")
     return MISTAKE
 
 
-def refuse(wrong: bool, what: str) -> None:
-    """Raise a `CycloptsError` with message `what` if options are wrong or contradict each other."""
+def refuse(wrong: bool, message: str) -> None:
+    """Raise a `CycloptsError` with this message if options are wrong or contradictory."""
     if wrong:
-        raise CycloptsError(msg=what)
+        raise CycloptsError(msg=message)
 
 
-lines = [f"  {name:9} {what}" for name, what in VERBS.items()]
+verbs = [f"  {name:9} {text}" for name, text in VERBS.items()]
 app = new_app(
     "tespec",
-    f"{tespec.__doc__}\n\n" + "\n".join(lines),
-    usage="tespec VERB ...  (see tespec VERB --help)",
+    "Benchmark harness for self-supervised pre-training on event cameras.\n\n" + "\n".join(verbs),
+    usage="Usage: tespec VERB ...  (see tespec VERB --help)",
+    help_epilogue=examples("plan demo", "run --method tespec --task ddd17"),
 )
 for name in VERBS:
-    place = {"pretrain": "run:pretrain_app", "report": "tables:report_app"}.get(name, f"{name}:app")
-    app.command(f"tespec.cli.{place}", name=name, show=False)  # imported lazily
+    target = {"pretrain": "run:pretrain_app", "report": "tables:report_app"}.get(
+        name, f"{name}:app"
+    )
+    app.command(f"tespec.cli.{target}", name=name, show=False)  # imported when it is called
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the verb in the first argument and return the exit code; scripts in benchmarks/ pass their own verb."""
-    given = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    """Run `tespec` with these arguments, by default those of the process; returns the exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
 
-    def called() -> int | None:
-        if given[0] not in VERBS and not given[0].startswith("-"):
-            raise UserError(given[0][:100], "unknown verb", suggest(given[0], VERBS))
-        return call(app, given)
+    def call_verb() -> int | None:
+        if words[0] not in VERBS and not words[0].startswith("-"):
+            raise UserError(words[0][:100], "unknown verb", suggest(words[0], VERBS))
+        return call(app, words)
 
-    return run(called)
+    return run(call_verb)

@@ -1,4 +1,4 @@
-"""Options shared by multiple commands, and their processing."""
+"""Options shared by several commands, and functions that check and complete them."""
 
 import os
 import shlex
@@ -6,22 +6,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from cyclopts import Parameter
+from cyclopts import Group, Parameter
+from cyclopts.types import PositiveFloat
 
 from tespec.cli.main import refuse
 from tespec.comparison.records import Numbers
-from tespec.core.config import add_file, names, read_profiles
+from tespec.core.config import add_file, cell_facts, names, read_profiles, refuse_unknown_changes
 from tespec.core.errors import UserError
 from tespec.core.settings import parse_size, suggest
-from tespec.registry import shipped_methods
-from tespec.runs.setup import Advanced, PositiveInt, Setup
+from tespec.registry import register_methods, shipped_methods
+from tespec.runs.setup import Advanced, NonNegativeInt, PositiveInt, Setup
 
 PROFILES = ", ".join(names("profiles"))
-PLACES = {"--results", "--runs", "--workers"}  # options with a value that do not affect results
+PRETRAINING = "pretraining."  # prefix of changed settings of a cell's pre-training
+MACHINE_OPTIONS = {"--results", "--runs", "--workers"}  # with a value that changes no result
 Given = Annotated[Sequence[str], Parameter(parse=False)]  # unparsed arguments of the command line
 Words = Parameter(consume_multiple=True)  # several words behind one option
+Seeds = Parameter(
+    name=("--seed", "--seeds"),
+    consume_multiple=True,
+    show_default=False,
+    help="random seeds, run in turn (default: 0)",
+)
 Plugins = Annotated[
     tuple[Path, ...],
     Advanced(name="--import", help="Python file that registers a method, ...; repeatable"),
@@ -32,24 +40,39 @@ Changes = Annotated[
 
 
 def read_config(kind: str, name: str | None) -> str | None:
-    """Return the name of a config; FILE.yaml is added to the known configs, under the file's stem."""
+    """Add the file FILE.yaml to the configs, and return its name.
+
+    Args:
+        kind: "tasks", "profiles" or "plans".
+        name: name of a config, which is returned as it is, or a path that ends in .yaml.
+    """
     return add_file(kind, Path(name)) if name and name.endswith(".yaml") else name
 
 
-def require_known(plugins: Sequence[Path], data: Path | None, **given: str | None) -> None:
-    """Refuse a missing file or folder and an unknown task, profile or method, before torch is imported."""
+def check_names(plugins: Sequence[Path], data: Path | None, **named: str | None) -> None:
+    """Refuse missing files and unknown names, before torch is imported unless a plug-in does.
+
+    Args:
+        plugins: files given to --import, which are imported here, as they may register names.
+        data: file or folder given to --data.
+        named: values of --task, --profile and --method.
+    """
     for path in (*plugins, data):
         if path and path != Path("sample") and not path.exists():
             raise UserError(path, "no such file or folder", "check the path")
     if plugins:
-        return  # plug-ins may register more
-    known = {"task": names("tasks"), "profile": names("profiles"), "method": shipped_methods()}
-    for option, name in given.items():
+        register_methods(plugins)
+    known = {
+        "task": names("tasks"),
+        "profile": names("profiles"),
+        "method": [] if plugins else shipped_methods(),
+    }
+    for option, name in named.items():
         if name is not None and known[option] and name not in known[option]:
-            own = "; --import FILE.py adds your own" * (option == "method")
-            raise UserError(
-                f"--{option} {name[:100]}", f"unknown {option}", suggest(name, known[option]) + own
-            )
+            remedy = suggest(name, known[option])
+            if option == "method":
+                remedy += "; --import FILE.py adds your own"
+            raise UserError(f"--{option} {name[:100]}", f"unknown {option}", remedy)
 
 
 def _size(kind: type, tokens: Any) -> str:
@@ -59,7 +82,7 @@ def _size(kind: type, tokens: Any) -> str:
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Changed:
+class SettingOptions:
     """Settings changed by the user."""
 
     changes: Changes = ()
@@ -76,7 +99,7 @@ class Changed:
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Choices(Changed):
+class TrainingOptions(SettingOptions):
     """Options shared by `run` and `pretrain`."""
 
     profile: Annotated[
@@ -85,12 +108,15 @@ class Choices(Changed):
     ] = None
     backbone: Annotated[
         str | None,
-        Parameter(help="swin_tiny, swin_micro, resnet50, maxvit_base (default: the method's)"),
+        Parameter(
+            help="swin_tiny, swin_micro, resnet50, resnet_micro, maxvit_base, maxvit_micro "
+            "(default: the method's)"
+        ),
     ] = None
     dry_run: Annotated[
         bool, Parameter(help="print settings, FLOPs, memory and GPU hours; train nothing")
     ] = False
-    gpus: Annotated[PositiveInt, Advanced(help="GPUs that share the batch, for --dry-run")] = 1
+    gpus: Annotated[PositiveInt, Advanced(help="number of GPUs assumed by --dry-run")] = 1
 
     def __post_init__(self) -> None:
         refuse(
@@ -99,61 +125,177 @@ class Choices(Changed):
         )
 
 
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class CellOptions:
+    """Options that define a cell."""
+
+    method: Annotated[
+        str | None,
+        Parameter(help=", ".join(shipped_methods()) or "see --list"),
+    ] = None
+    task: Annotated[str | None, Parameter(help=f"{', '.join(names('tasks'))}, or FILE.yaml")] = None
+    arch: Annotated[
+        Literal["recurrent", "feedforward"], Parameter(help="architecture of the backbone")
+    ] = "recurrent"
+    data: Annotated[
+        Path | None, Parameter(help="DIR or sample (default: $TESPEC_DATA/<task>, ./data/<task>)")
+    ] = None
+    split: Annotated[
+        Literal["test", "val"], Parameter(help="split to score; choose settings on val")
+    ] = "test"
+    seeds: Annotated[tuple[NonNegativeInt, ...], Seeds] = (0,)
+    checkpoint: Annotated[Path | None, Parameter(help="initial weights: a file, or timm:NAME")] = (
+        None
+    )
+    training: TrainingOptions = TrainingOptions()
+    freeze: Annotated[bool, Parameter(help="train only the head, on a frozen backbone")] = False
+    label_fraction: Annotated[
+        PositiveFloat | None, Parameter(help="fraction of training labels (default: 1)")
+    ] = None
+    probe: Annotated[bool, Parameter(help="linear and k-NN probe of the frozen backbone")] = False
+    reference: Annotated[
+        Literal["prior"] | None, Advanced(help="score the label prior instead of a method")
+    ] = None
+    # set by a plan
+    pretraining_seed: Annotated[NonNegativeInt | None, Parameter(show=False)] = None
+    plugins: Plugins = ()
+
+    def __post_init__(self) -> None:
+        starts = self.method or self.checkpoint or self.training.backbone
+        trains = self.probe or self.freeze or self.training.dry_run
+        refuse(
+            bool(self.reference and (starts or trains)),
+            "--reference cannot be combined with --method, --checkpoint, --backbone, --probe, "
+            "--freeze, --dry-run",
+        )
+        refuse(self.freeze and self.probe, "--freeze cannot be combined with --probe")
+        refuse(
+            self.training.dry_run and self.probe,
+            "--dry-run estimates trainings, but --probe trains no network",
+        )
+
+    @property
+    def changes(self) -> tuple[str, ...]:
+        """Changed settings `KEY=VALUE`, with a prefix for those of the pre-training."""
+        fraction = () if self.label_fraction is None else (f"label_fraction={self.label_fraction}",)
+        return self.training.all_changes + fraction
+
+    @property
+    def finetuning_changes(self) -> tuple[str, ...]:
+        """Changed settings of the fine-tuning."""
+        return tuple(change for change in self.changes if not change.startswith(PRETRAINING))
+
+    @property
+    def pretraining_changes(self) -> tuple[str, ...]:
+        """Changed settings of the pre-training, without their prefix."""
+        changes = (change for change in self.changes if change.startswith(PRETRAINING))
+        return tuple(change.removeprefix(PRETRAINING) for change in changes)
+
+
+@Parameter(name="*", group=Group("Pictures of predictions", sort_key=1))
+@dataclass(frozen=True, kw_only=True)
+class PredictOptions:
+    """Options of drawing a trained network's predictions, instead of a run."""
+
+    model: Annotated[Path | None, Parameter(help="model.safetensors of a run")] = None
+    predict: Annotated[str, Parameter(help="recording in the task's data, or a path")] = ""
+    out: Annotated[Path | None, Parameter(help="folder for the figure (PNG)")] = None
+    clip: Annotated[
+        tuple[float, float], Parameter(show_default=False, help="FROM TO in s (default: 0 10)")
+    ] = (0, 10)
+
+    def __post_init__(self) -> None:
+        given = (self.model, self.predict, self.out)
+        refuse(
+            any(given) and not all(given),
+            "--model FILE, --predict RECORDING and --out DIR are required together",
+        )
+
+
+def check_cell(cell: CellOptions) -> None:
+    """Refuse mistakes in the options of a cell before torch is imported, then register methods."""
+    task = read_config("tasks", cell.task)
+    profile = read_config("profiles", cell.training.profile)
+    complete = task and (cell.method or cell.reference)
+    refuse(not complete, "--method and --task are required (see --list)")
+    check_names(cell.plugins, cell.data, method=cell.method, task=task, profile=profile)
+    cell_facts(str(task), cell.arch, profile or "paper", cell.finetuning_changes)
+    refuse_unknown_changes(cell.pretraining_changes)
+    register_methods()
+
+
 def network_of(backbone: str | None, method: Any) -> str:
-    """Return the architecture `backbone` if the class `method` can have it, or the method's kind of network if None."""
+    """Check that a method can train a backbone.
+
+    Args:
+        backbone: name of an architecture, or None.
+        method: class of the method.
+
+    Returns:
+        The backbone, or for None the method's kind of network.
+    """
     if backbone is None:
         return method.network
     from tespec.models import EventSwin
     from tespec.models.backbone import backbones
 
     known = backbones()
+    where = f"--backbone {backbone[:100]}"
     if backbone not in known:
+        raise UserError(where, "unknown backbone", suggest(backbone, known))
+    swins = [name for name in known if issubclass(known[name], EventSwin)]
+    if getattr(method, "masks_patches", False) and backbone not in swins:
         raise UserError(
-            f"--backbone {backbone[:100]}", "unknown backbone", suggest(backbone, known)
+            where,
+            f"has no patches that {method.row.title} could mask",
+            f"choose from {', '.join(swins)}",
         )
-    if getattr(method, "masks_patches", False) and not issubclass(known[backbone], EventSwin):
-        what = f"has no patches that {method.row.title} could mask"
-        swins = ", ".join(each for each in known if issubclass(known[each], EventSwin))
-        raise UserError(f"--backbone {backbone}", what, f"choose from {swins}")
     return backbone
 
 
-def numbers_of(metrics: Numbers, digits: int = 2) -> str:
-    """Metrics on one line, rounded to `digits` after the point."""
+def format_metrics(metrics: Numbers, digits: int = 2) -> str:
+    """Write metrics on one line.
+
+    Args:
+        metrics: values by name; None is written as nan.
+        digits: number of digits after the point.
+    """
     return ", ".join(
         f"{name} {'nan' if value is None else f'{value:.{digits}f}'}"
         for name, value in metrics.items()
     )
 
 
-def prepared(setup: Setup, given: Sequence[str], profile: str | None) -> Setup:
-    """Check the setup, set its CPU threads, by default those of `profile`, and add the command for records.
+def resolve_setup(setup: Setup, given: Sequence[str], profile: str | None) -> Setup:
+    """Check a setup, and complete its CPU threads and the command that repeats the run.
 
-    The command reproduces the run on any machine: it omits folders, and includes the number of
-    threads of a CPU run.
+    Args:
+        setup: the options.
+        given: arguments of the command line.
+        profile: gives the number of threads, if neither the options nor torch's default shall.
+
+    Returns:
+        The setup. Its command, for the record, holds on any machine: it omits folders, and includes
+        the number of threads of a CPU run.
     """
     import torch
 
     from tespec.training.device import choose_device, starting
 
-    program = (
-        ["tespec"]
-        if setup.launcher == "none"
-        else [*starting(setup.launcher, os.environ), "-m", "tespec.cli"]
-    )
-    stated = [each.threads for each in read_profiles(profile) if each.threads] if profile else []
-    threads = setup.threads or (stated[-1] if stated else None)
-    taken = (
-        []
-        if threads or choose_device(setup.device).type != "cpu"
-        else ["--threads", str(torch.get_num_threads())]
-    )
+    threads = setup.threads
+    if profile and not threads:
+        threads = next((p.threads for p in reversed(read_profiles(profile)) if p.threads), None)
+    program = ["tespec"]
+    if setup.launcher != "none":
+        program = [*starting(setup.launcher, os.environ), "-m", "tespec.cli"]
     words = [
-        word
-        for before, word in pairwise(("", *given))
-        if not {before, word.partition("=")[0]} & PLACES
+        word.replace(f"{setup.runs.absolute()}/", "runs/")
+        for previous, word in pairwise(("", *given))
+        if not {previous, word.partition("=")[0]} & MACHINE_OPTIONS
     ]
-    kept = (word.replace(f"{setup.runs.absolute()}/", "runs/") for word in words)
-    setup = replace(setup, threads=threads, command=shlex.join([*program, *kept, *taken]))
+    if not threads and choose_device(setup.device).type == "cpu":
+        words += ["--threads", str(torch.get_num_threads())]
+    setup = replace(setup, threads=threads, command=shlex.join([*program, *words]))
     setup.prepare()
     return setup

@@ -7,18 +7,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from tespec.cli.main import new_app, refuse
+from tespec.cli.main import examples, new_app, refuse
 from tespec.cli.options import (
     PROFILES,
     Changes,
     Plugins,
     Words,
+    format_metrics,
     network_of,
-    numbers_of,
     read_config,
 )
 from tespec.comparison.records import Record, read_records
@@ -32,22 +32,27 @@ from tespec.plan.jobs import PRETRAINING, SAMPLE, Job, Plan
 from tespec.registry import register_methods
 from tespec.runs.setup import Advanced, NonNegativeInt, PositiveInt
 
-app = new_app("plan")
+app = new_app(
+    "plan", help_epilogue=examples("plan demo", "plan tables --data /data --gpus 4 --only tespec")
+)
 # Options of a run that the plan must know, since they determine the result.
-OF_PLAN = {
-    *(
-        "--task",
-        "--method",
-        "--arch",
-        "--profile",
-        "--data",
-        "--sensor",
-        "--split",
-        "--seed",
-        "--seeds",
-        "--backbone",
-    ),
-    *("--checkpoint", "--set", "--label-fraction", "--freeze", "--probe", "--accumulate"),
+PLANNED_OPTIONS = {
+    "--task",
+    "--method",
+    "--arch",
+    "--profile",
+    "--data",
+    "--sensor",
+    "--split",
+    "--seed",
+    "--seeds",
+    "--backbone",
+    "--checkpoint",
+    "--set",
+    "--label-fraction",
+    "--freeze",
+    "--probe",
+    "--accumulate",
 }
 
 
@@ -73,14 +78,23 @@ class Options:
     ] = ()
     changes: Changes = ()
     processes: Annotated[
-        PositiveInt | None, Parameter(help="runs in parallel (default: the plan's)")
+        PositiveInt | None, Parameter(help="runs in parallel (default: --gpus, else the plan's)")
     ] = None
     gpus: Annotated[
-        tuple[str, ...], Words, Parameter(help="local GPUs, one run each; 0 0: two runs on GPU 0")
+        tuple[NonNegativeInt, ...],
+        Words,
+        Parameter(
+            help="number of local GPUs, used by the runs in turn (default: as torch chooses)"
+        ),
     ] = ()
-    results: Annotated[Path, Parameter(help="folder of records", show_default=False)] = RESULTS
+    results: Annotated[
+        Path, Parameter(help="folder of records (default: results)", show_default=False)
+    ] = RESULTS
     runs: Annotated[
-        Path, Parameter(help="folder of checkpoints, weights and logs", show_default=False)
+        Path,
+        Parameter(
+            help="folder of checkpoints, weights and logs (default: runs)", show_default=False
+        ),
     ] = RUNS
     status: Annotated[bool, Parameter(help="print the number of finished runs; run nothing")] = (
         False
@@ -101,7 +115,11 @@ class Options:
     def __post_init__(self) -> None:
         refuse(
             bool(self.cluster and self.gpus),
-            "--gpus lists local GPUs; with --cluster, use --slurm gpus_per_node=1",
+            "--gpus counts local GPUs; with --cluster, use --slurm gpus_per_node=1",
+        )
+        refuse(
+            len(self.gpus) > 1 or 0 in self.gpus,
+            "--gpus takes the number of GPUs, as in --gpus 4; CUDA_VISIBLE_DEVICES chooses them",
         )
         refuse(bool(self.slurm and not self.cluster), "--slurm requires --cluster slurm")
         try:
@@ -110,7 +128,7 @@ class Options:
             raise UserError("--run-args", str(error), "close the quotation") from error
         for option in (word.partition("=")[0] for word in words):
             refuse(
-                option in OF_PLAN,
+                option in PLANNED_OPTIONS,
                 f"--run-args {option} changes results; use the plan's option or field",
             )
 
@@ -128,79 +146,95 @@ def plan(
     stops; the same command resumes. `plan demo` takes a few minutes. docs/running.md describes plan
     files.
     """
-    # first, since importing the methods, and with them torch, takes seconds
-    read = plans.read_plan(name)
+    named = plans.read_plan(name)  # first, since importing the methods takes seconds
     register_methods(options.plugins)
-    plan = changed(read, options)
+    plan = changed(named, options)
     jobs = plans.select(plans.expand(plan, options.seeds), options.only)
     check_methods(plan, jobs)
-    results, (records, problems) = options.results, read_current(options.results)
+    results = options.results
+    records, problems = read_current(results)
     for problem in problems:
         say(f"skipped: {problem}")
     missing = plans.missing_jobs(jobs, records, options.runs)
-    left = set(missing)
-    done = len(set(jobs) - left)
-    first = len(missing) - len(jobs) + done
-    print(
-        f"{plan.title}: {done} of {len(jobs)} runs done"
-        + (f", {first} pre-trainings come first" if first else "")
-    )
+    done = [job for job in jobs if job not in set(missing)]
+    first = len(missing) - len(jobs) + len(done)
+    before = f", {first} pre-trainings come first" if first else ""
+    print(f"{plan.title}: {len(done)} of {len(jobs)} runs done{before}")
     if options.status:
-        import pandas as pd
-
-        rows = [(job.method, job.task, job not in left) for job in jobs]
-        groups = pd.DataFrame(rows, columns=["method", "task", "done"]).groupby(
-            ["method", "task"], sort=False
-        )
-        cells = groups["done"].agg(lambda each: f"{each.sum()}/{len(each)}").unstack(fill_value="-")
-        print(cells.rename_axis(index=None, columns=None).to_string())
-    elif options.dry_run:
+        print_status(jobs, done)
+        return 0
+    if options.dry_run:
         for job in missing:
             print(shlex.join(["tespec", *arguments_of(plan, job, records, options)]))
-    if options.status or options.dry_run:
         return 0
-    absent = sorted(
-        {job.data for job in missing if job.data != SAMPLE and not Path(job.data).exists()}
-    )
+    folders = {job.data for job in missing if job.data != SAMPLE}
+    absent = sorted(folder for folder in folders if not Path(folder).exists())
     if absent:
-        remedy = (
-            "give --data DIR, --data sample, or --checkpoints METHOD=FILE instead of a pre-training"
+        raise UserError(
+            ", ".join(absent),
+            f"the data of plan {plan.name} is missing",
+            "give --data DIR, --data sample, or --checkpoints METHOD=FILE to skip pre-training",
         )
-        raise UserError(", ".join(absent), f"the data of plan {plan.name} is missing", remedy)
     failed = run_jobs(plan, missing, results, options) if missing else {}
     for job_name, reason in failed.items():
         print(f"failed: {job_name}: {reason}")
-    print_pretrainings(
-        [job for job in missing if job.kind == PRETRAINING and job.name not in failed], results
-    )
+    pretrainings = [job for job in missing if job.kind == PRETRAINING]
+    print_pretrainings([job for job in pretrainings if job.name not in failed], results)
     if plan.show:
         show_table(plan.show, results)
-    print(
-        f"{sum(job.name not in failed for job in jobs)} of {len(jobs)} runs done; records: {results / 'runs'}"
-    )
+    count = sum(job.name not in failed for job in jobs)
+    print(f"{count} of {len(jobs)} runs done; records: {results / 'runs'}")
     return 1 if failed else 0
 
 
+def print_status(jobs: Sequence[Job], done: Sequence[Job]) -> None:
+    """Print the numbers of finished and of all runs by method and task.
+
+    Args:
+        jobs: all runs.
+        done: the finished ones.
+    """
+    import pandas as pd
+
+    rows = [(job.method, job.task, job in done) for job in jobs]
+    frame = pd.DataFrame(rows, columns=["method", "task", "done"])
+    cells = frame.groupby(["method", "task"], sort=False)["done"]
+    counts = cells.agg(lambda runs: f"{runs.sum()}/{len(runs)}").unstack(fill_value="-")
+    print(counts.rename_axis(index=None, columns=None).to_string())
+
+
 def changed(plan: Plan, options: Options) -> Plan:
-    """Return the plan with the values of the command line."""
-    given = {
-        method: Path(path)
-        for method, _, path in (each.partition("=") for each in options.checkpoints)
-    }
-    checkpoints = plan.checkpoints | given
+    """Replace fields of a plan by the values of the command line, which extend `set`.
+
+    Raises:
+        UserError: weights of --checkpoints are missing.
+    """
+    pairs = (checkpoint.partition("=") for checkpoint in options.checkpoints)
+    checkpoints = plan.checkpoints | {method: Path(path) for method, _, path in pairs}
     for method, path in checkpoints.items():
         if not path.is_file():
-            what = "is not METHOD=FILE with an existing file"
-            raise UserError(f"checkpoints {method}={path}", what, "check the path")
-    changes: dict[str, Any] = {"set": (*plan.set, *options.changes), "checkpoints": checkpoints}
-    changes |= {name: value for name in ("data", "accumulate") if (value := getattr(options, name))}
+            raise UserError(
+                f"checkpoints {method}={path}",
+                "is not METHOD=FILE with an existing file",
+                "check the path",
+            )
     return replace(
-        plan, **changes, profile=read_config("profiles", options.profile or plan.profile)
+        plan,
+        set=(*plan.set, *options.changes),
+        checkpoints=checkpoints,
+        data=options.data or plan.data,
+        accumulate=options.accumulate or plan.accumulate,
+        profile=read_config("profiles", options.profile or plan.profile),
     )
 
 
 def check_methods(plan: Plan, jobs: Sequence[Job]) -> None:
-    """Refuse cells with an unknown method, an architecture or backbone that does not fit it, or missing weights."""
+    """Refuse cells whose method is unknown, does not fit the architecture, or lacks weights.
+
+    Args:
+        plan: the plan, for messages.
+        jobs: all its runs.
+    """
     from tespec.pretraining.method import find_method
 
     for job in (job for job in jobs if job.kind == "evaluation"):
@@ -208,8 +242,11 @@ def check_methods(plan: Plan, jobs: Sequence[Job]) -> None:
         method.require(job.method, job.arch)
         network_of(job.backbone or None, method)
         if method.row.pretraining_data != "-" and not (job.upstream or job.checkpoint):
-            remedy = f"give --checkpoints {job.method}=FILE, or remove the method from the plan"
-            raise UserError(f"plan {plan.name}, {job.method}", "has no pre-trained weights", remedy)
+            raise UserError(
+                f"plan {plan.name}, {job.method}",
+                "has no pre-trained weights",
+                f"give --checkpoints {job.method}=FILE, or remove the method from the plan",
+            )
 
 
 def read_current(results: Path) -> tuple[list[Record], list[str]]:
@@ -219,67 +256,90 @@ def read_current(results: Path) -> tuple[list[Record], list[str]]:
 
 
 def arguments_of(plan: Plan, job: Job, records: Sequence[Record], options: Options) -> list[str]:
-    """Arguments of `tespec` for a job, without its folders."""
+    """Arguments of `tespec` for a job, without its folders.
+
+    Args:
+        plan: gives the gradient accumulation steps.
+        job: the run.
+        records: give the weights of its pre-training, or a placeholder if they are missing.
+        options: of the plan.
+    """
     checkpoint: Path | str | None = None
     if job.upstream and job.upstream.label != SAMPLE:
         checkpoint = (
             plans.weights_of(job.upstream, records, options.runs)
             or f"WEIGHTS_OF_{job.upstream.name}"
         )
-    words = plans.command(job, checkpoint) + (
-        ["--accumulate", str(plan.accumulate)] if plan.accumulate > 1 else []
-    )
-    words += [word for file in options.plugins for word in ("--import", str(file))]
+    words = plans.command(job, checkpoint)
+    if plan.accumulate > 1:
+        words += ["--accumulate", str(plan.accumulate)]
+    for file in options.plugins:
+        words += ["--import", str(file)]
     return [*words, *shlex.split(options.run_args)]
 
 
 def run_jobs(plan: Plan, jobs: Sequence[Job], results: Path, options: Options) -> dict[str, str]:
-    """Run the jobs and return the reasons of failures by job name."""
-    places = ["--results", str(results), "--runs", str(options.runs)]
-    places += ["--threads", str(plan.threads)] if plan.threads else []
+    """Run jobs in parallel.
+
+    Args:
+        plan: the plan.
+        jobs: its missing runs, pre-trainings first.
+        results: folder of records.
+        options: of the plan.
+
+    Returns:
+        Reasons of failures by the job's name.
+    """
+    folders = ["--results", str(results), "--runs", str(options.runs)]
+    threads = ["--threads", str(plan.threads)] if plan.threads else []
 
     def arguments(job: Job) -> list[str]:
-        return [
-            "-m",
-            "tespec.cli",
-            *arguments_of(plan, job, read_current(results)[0], options),
-            *places,
-        ]
+        words = arguments_of(plan, job, read_current(results)[0], options)
+        return ["-m", "tespec.cli", *words, *folders, *threads]
 
-    logs = options.runs / "logs" / plan.name
-    executor = (
-        make_executor(options.cluster, options.slurm, logs / "submitted")
-        if options.cluster
-        else None
-    )
-    at_once = options.processes or min(plan.at_once, os.cpu_count() or 1)
     tasks = [
         Pending(job.name, partial(arguments, job), job.upstream.name if job.upstream else "")
         for job in jobs
     ]
-    began = time.monotonic()
-    failed = run_all(tasks, logs, options.gpus or [""] * at_once, executor)
-    say(f"{len(tasks)} runs in {(time.monotonic() - began) / 60:.1f} min")
+    logs = options.runs / "logs" / plan.name
+    executor = None
+    if options.cluster:
+        executor = make_executor(options.cluster, options.slurm, logs / "submitted")
+    slots = [""] * (options.processes or min(plan.at_once, os.cpu_count() or 1))
+    if options.gpus:
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        numbers = visible.split(",") if visible else list(map(str, range(options.gpus[0])))
+        gpus = numbers[: options.gpus[0]]
+        slots = [gpus[i % len(gpus)] for i in range(options.processes or len(gpus))]
+    start_time = time.monotonic()
+    failed = run_all(tasks, logs, slots, executor)
+    say(f"{len(tasks)} runs in {(time.monotonic() - start_time) / 60:.1f} min")
     return failed
 
 
 def print_pretrainings(jobs: Sequence[Job], results: Path) -> None:
-    """Print the validation losses of pre-trainings and the paths of their pictures."""
-    made = {job.choices for job in jobs}
+    """Print the validation losses of pre-trainings and the paths of their pictures.
+
+    Args:
+        jobs: the finished pre-trainings.
+        results: folder of records.
+    """
+    choices = {job.choices for job in jobs}
     for record in read_current(results)[0] if jobs else ():
-        if made.intersection(plans.choices_of(record)):
-            losses = {
-                name: value for name, value in record.metrics.items() if name.startswith("loss")
-            }
+        if choices.intersection(plans.choices_of(record)):
+            losses = {k: value for k, value in record.metrics.items() if k.startswith("loss")}
             picture = results / "pictures" / f"{record.name}.png"
-            print(
-                f"{record.name}: {numbers_of(losses, 3)}"
-                + (f"; picture: {picture}" if picture.is_file() else "")
-            )
+            suffix = f"; picture: {picture}" if picture.is_file() else ""
+            print(f"{record.name}: {format_metrics(losses, 3)}{suffix}")
 
 
 def show_table(name: str, results: Path) -> None:
-    """Print one table of the measured results."""
+    """Print one table of the measured results, if any.
+
+    Args:
+        name: of the table.
+        results: folder of records.
+    """
     from tespec.comparison.export import print_table
     from tespec.comparison.frame import results as read_results
     from tespec.comparison.tables import make_tables

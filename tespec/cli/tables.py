@@ -5,15 +5,24 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from tespec.cli.main import new_app, refuse
+from tespec.cli.main import examples, new_app, refuse
 from tespec.comparison.records import read_records
 from tespec.core.errors import UserError
 from tespec.core.paths import RESULTS
 from tespec.core.progress import say
 
 # prefixes of the notes that are printed
-BRIEF = ("Measured on different machines", "Not shown", "p:")
-app, report_app = new_app("tables"), new_app("report")
+PRINTED_NOTES = ("Measured on different machines", "Not shown", "p:")
+app = new_app(
+    "tables",
+    help_epilogue=examples(
+        "tables --only segmentation --measured",
+        "tables --by label_fraction --where method=tespec",
+    ),
+)
+report_app = new_app(
+    "report", help_epilogue=examples("report", "report --results other --out other.html")
+)
 
 
 @app.default
@@ -22,7 +31,8 @@ def tables(
     only: Annotated[
         tuple[str, ...],
         Parameter(
-            consume_multiple=True, help="tables, e.g. segmentation depth; cost: sizes and times"
+            consume_multiple=True,
+            help="tables, e.g. segmentation depth; cost: sizes and times (default: all)",
         ),
     ] = (),
     measured: Annotated[bool, Parameter(help="only measured rows and columns")] = False,
@@ -35,7 +45,7 @@ def tables(
     ] = (),
     by: Annotated[str, Parameter(help="show one column per value, e.g. of label_fraction")] = "",
     results: Annotated[
-        Path, Parameter(help="folder that contains runs/", show_default=False)
+        Path, Parameter(help="folder that contains runs/ (default: results)", show_default=False)
     ] = RESULTS,
     out: Annotated[
         Path | None, Parameter(help="folder for the files (default: tables/ in --results)")
@@ -44,18 +54,21 @@ def tables(
     """Print and write the comparison tables: the paper's numbers next to the measured ones.
 
     Without filters, tables show the test split, all labels, default settings and the newest results
-    version. `tables --by label_fraction --where method=tespec` compares label fractions.
+    version.
+
+    Returns:
+        Exit code.
     """
     refuse(
         bool(gains and (only or measured or by)),
         "--gains cannot be combined with --only, --measured or --by",
     )
-    wanted = {"frozen": "True"} if frozen else {}
+    filters = {"frozen": "True"} if frozen else {}
     for text in where:
         key, equals, value = text.partition("=")
         refuse(not equals, f"--where {text}: write KEY=VALUE")
-        refuse(key in wanted, f"--where {text}: given twice")
-        wanted[key] = value
+        refuse(key in filters, f"--where {text}: given twice")
+        filters[key] = value
 
     records, problems = read_records(results)
     for problem in problems:
@@ -74,30 +87,30 @@ def tables(
     scored = tuple(name for name in only if name != cost.NAME)
     made = []
     if gains:
-        made = [gains_table(frame, gains, wanted)]
+        made = [gains_table(frame, gains, filters)]
     elif scored or not only:
-        made = make_tables(frame, only=scored, measured=measured, where=wanted, by=by)
+        made = make_tables(frame, only=scored, measured=measured, where=filters, by=by)
     if cost.NAME in only:
-        sizes = cost.cost_table(frame, wanted)
+        sizes = cost.cost_table(frame, filters)
         made.append((sizes.measured() if measured else None) or sizes)
     written = write_tables(made, out or results / "tables")
-    quiet, unmeasured = [], frame.empty
+    unmeasured = []
     for table in made:
-        whole = gains or only or (unmeasured and not table.name.startswith("ablation_"))
-        shown = table if whole else table.measured(alone=measured)
+        complete = gains or only or (frame.empty and not table.name.startswith("ablation_"))
+        shown = table if complete else table.measured(alone=measured)
         if shown is None:
-            quiet.append(table.name)
+            unmeasured.append(table.name)
         else:
             print_table(shown, whole=bool(only or gains))
-    if quiet:
-        print(f"No results for {', '.join(quiet)} (--only NAME shows the paper's numbers)")
+    if unmeasured:
+        names = ", ".join(unmeasured)
+        print(f"No results for {names} (--only NAME shows the paper's numbers)")
     for note in dict.fromkeys(
-        note for table in made for note in table.notes if note.startswith(BRIEF)
+        note for table in made for note in table.notes if note.startswith(PRINTED_NOTES)
     ):
         print(note)
-    print(
-        f"Written: {len(written)} files in {written[0].parent}; their notes explain marks and brackets"
-    )
+    folder = written[0].parent
+    print(f"Written: {len(written)} files in {folder}; their notes explain marks and brackets")
     return 0
 
 
@@ -105,13 +118,18 @@ def tables(
 def report(
     *,
     results: Annotated[
-        Path, Parameter(help="folder of runs/ and pictures/", show_default=False)
+        Path,
+        Parameter(help="folder of runs/ and pictures/ (default: results)", show_default=False),
     ] = RESULTS,
     out: Annotated[
         Path | None, Parameter(help="HTML file (default: report.html in --results)")
     ] = None,
 ) -> int:
-    """Write all results as one HTML page: runs, tables, score figures and reconstructions."""
+    """Write all results as one HTML page: runs, tables, score figures and reconstructions.
+
+    Returns:
+        Exit code: 1 if a damaged record was skipped.
+    """
     out = out or results / "report.html"
     if out.is_dir():
         raise UserError(f"--out {out}", "is a folder", "give the path of a file")

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from tespec.cli.main import new_app
+from tespec.cli.main import examples, new_app
 from tespec.cli.options import Plugins
 from tespec.core.errors import UserError
 from tespec.core.settings import Size, parse_size
@@ -15,7 +15,11 @@ from tespec.registry import import_files
 from tespec.runs.setup import PositiveInt
 
 LISTED = 20
-app = new_app("weights", "Inspect checkpoints of any known format and convert them.")
+app = new_app(
+    "weights",
+    "Inspect checkpoints of any known format and convert them.",
+    help_epilogue=examples("weights inspect FILE", "weights convert FILE backbone.safetensors"),
+)
 File = Annotated[Path, Parameter(help="weights file")]
 
 
@@ -38,7 +42,10 @@ class NetworkOptions:
         return parse_size(self.sensor) if self.sensor else None
 
 
-@app.command(name="inspect")
+@app.command(
+    name="inspect",
+    help_epilogue=examples("weights inspect FILE", "weights inspect FILE --bins 5"),
+)
 def show(file: File, /, *, network: NetworkOptions = NetworkOptions()) -> None:
     """Print a file's format, contents, hash and matching networks."""
     size = network.size
@@ -50,43 +57,44 @@ def show(file: File, /, *, network: NetworkOptions = NetworkOptions()) -> None:
     values = sum(tensor.numel() for tensor in contents.tensors.values())
     print(f"{contents.path.name}\n  format   {converted.format.name}: {converted.format.title}")
     print(f"  sha256   {contents.sha256}")
-    print(
-        f"  tensors  {len(contents.tensors):,} with {values:,} values; {len(converted.tensors)} of the backbone"
-    )
+    counts = f"{len(contents.tensors):,} with {values:,} values"
+    print(f"  tensors  {counts}; {len(converted.tensors)} of the backbone")
     if contents.recipe:
-        shown = ("method", "backbone", "recurrent", "bins", "sensor", "data", "seed")
-        print(
-            "  recipe   "
-            + ", ".join(f"{key} {contents.recipe[key]}" for key in shown if key in contents.recipe)
-        )
+        facts = [
+            f"{key} {contents.recipe[key]}"
+            for key in ("method", "backbone", "recurrent", "bins", "sensor", "data", "seed")
+            if key in contents.recipe
+        ]
+        print(f"  recipe   {', '.join(facts)}")
     print("  parts")
     parts: dict[str, list[int]] = {}
     for name, tensor in converted.tensors.items():
-        found = re.match(r"swin\.layers\.\d+|lstms\.\d+|resnet\.layer\d+|[^.]+\.[^.]+", name)
-        parts.setdefault(found[0] if found else name, []).append(tensor.numel())
-    for part, sizes in parts.items():
-        print(f"    {part:24} {len(sizes):4} tensors, {sum(sizes):12,} values")
+        part = re.match(r"swin\.layers\.\d+|lstms\.\d+|resnet\.layer\d+|[^.]+\.[^.]+", name)
+        parts.setdefault(part[0] if part else name, []).append(tensor.numel())
+    for title, sizes in parts.items():
+        print(f"    {title:24} {len(sizes):4} tensors, {sum(sizes):12,} values")
     for name in converted.repeated:
         print(f"  repeated {name} to {converted.tensors[name].shape[1]} input channels")
     if converted.unused:
         more = len(converted.unused) - LISTED
-        print(
-            f"  unused   {', '.join(converted.unused[:LISTED])}"
-            + (f" and {more} more" if more > 0 else "")
-        )
+        listed = ", ".join(converted.unused[:LISTED])
+        print(f"  unused   {listed}" + (f" and {more} more" if more > 0 else ""))
     print("  fills")
     for name, match in contents.matches.items():
-        share = f"{len(match.tensors)} of {match.total} tensors"
-        random = (
-            f"; the ConvLSTMs ({len(match.random)} tensors) are randomly initialised"
-            if match.random
-            else ""
-        )
-        result = f"no: {share}; {match.problems[0]}" if match.problems else f"yes: {share}{random}"
+        filled = f"{len(match.tensors)} of {match.total} tensors"
+        random = f"the ConvLSTMs ({len(match.random)} tensors) are randomly initialised"
+        result = f"yes: {filled}" + f"; {random}" * bool(match.random)
+        if match.problems:
+            result = f"no: {filled}; {match.problems[0]}"
         print(f"    {f'{contents.backbone or FALLBACK}, {name}':24} {result}")
 
 
-@app.command
+@app.command(
+    help_epilogue=examples(
+        "weights convert FILE backbone.safetensors",
+        "weights convert FILE swin.safetensors --to timm",
+    )
+)
 def convert(
     file: File,
     out: Annotated[Path, Parameter(help="file.safetensors to write")],
@@ -112,8 +120,7 @@ def convert(
     tensors, recipe = rewrite(contents)
     written = timm_state(tensors) if to == "timm" else tensors
     sha256 = write_weights(out, written, {} if to == "timm" else recipe)
-    print(
-        f"{file} ({contents.converted.format.name}) -> {out}: {len(written)} tensors, sha256 {sha256}"
-    )
+    source = f"{file} ({contents.converted.format.name})"
+    print(f"{source} -> {out}: {len(written)} tensors, sha256 {sha256}")
     if len(written) < len(tensors):
         print(f"not written, as timm has no ConvLSTMs: {len(tensors) - len(written)} tensors")

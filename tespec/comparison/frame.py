@@ -56,6 +56,14 @@ MEASURED = "measured"
 def results(folder: str | Path | None = None) -> pd.DataFrame:
     """Read all records of a results folder, with one row per record, metric and group of frames.
 
+    Example:
+        >>> import tespec
+        >>> frame = tespec.results("results")
+        >>> scores = frame[(frame.kind == "evaluation") & frame.main & (frame.frames == "all")]
+        >>> means = scores.groupby(["task", "arch", "method"]).value.mean()  # over seeds
+        >>> print(means.index.names, means["ddd17", "recurrent", "scratch"] > 0)
+        ['task', 'arch', 'method'] True
+
     Args:
         folder: contains `runs/`; None: the harness's results folder.
 

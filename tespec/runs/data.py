@@ -1,4 +1,4 @@
-"""Find a run's data: the path given by the user, a default folder or, with a notice, the sample world."""
+"""Find a run's data: the user's path, a default folder or, with a notice, the sample world."""
 
 import os
 import re
@@ -17,6 +17,7 @@ from tespec.core.description import (
 )
 from tespec.core.distributed import rank_zero_first
 from tespec.core.errors import UserError
+from tespec.core.progress import say
 from tespec.core.settings import Finetuning, Size
 from tespec.datasets.folder import find_recordings
 from tespec.events.opening import open_reader
@@ -24,8 +25,8 @@ from tespec.registry import DATASETS
 from tespec.sample import facts, make_world, world_folder
 
 SAMPLE = "sample"
-UNASKED = (None, "sample", "smoke")  # profiles under which a run without data uses the sample world
-ANSWER = f"give --data FOLDER, or --data {SAMPLE} for the synthetic sample world"
+SAMPLE_PROFILES = (None, "sample", "smoke")  # a run without data uses the sample world
+REMEDY = f"give --data FOLDER, or --data {SAMPLE} for the synthetic sample world"
 
 
 @dataclass(frozen=True)
@@ -50,9 +51,8 @@ class Data:
     @property
     def title(self) -> str:
         """Label and path, or the notice if the data is missing."""
-        return (
-            f"{self.label} ({self.root})" if self.is_sample or self.root.exists() else self.notice
-        )
+        exists = self.is_sample or self.root.exists()
+        return f"{self.label} ({self.root})" if exists else self.notice
 
     @property
     def description(self) -> Description:
@@ -62,21 +62,25 @@ class Data:
         return read_description(self.root)
 
     def sensor(self, given: Size | None = None) -> Size | None:
-        """Sensor size (height, width) in px by a `dataset.json` or a recording's header (or `given`), else None."""
+        """Sensor size (height, width) in px by a `dataset.json` or a recording's header, or None.
+
+        Args:
+            given: size of recordings that do not store it.
+        """
         if size := self.description.sensor or described_size(self.root):
             return size
-        files = (
-            [self.root]
-            if self.root.is_file()
-            else sorted([*self.root.glob("*.raw"), *self.root.glob("*.dat")])
-        )
+        files = [self.root]
+        if not self.root.is_file():
+            files = sorted([*self.root.glob("*.raw"), *self.root.glob("*.dat")])
         if not files:
             return None
         reader = open_reader(files[0], given)
         return reader.height, reader.width
 
     def made(self) -> "Data":
-        """Generate missing data of the sample world, and return this object."""
+        """Print the notice, generate missing data of the sample world, and return this object."""
+        if self.notice:
+            say(self.notice)
         if self.root == world_folder() / self.root.name:
             with rank_zero_first():
                 make_world(datasets=(self.root.name,))
@@ -86,33 +90,42 @@ class Data:
 def find_unlabelled(
     dataset: str, given: Path | None, profile: str | None = None, *, planned: bool = False
 ) -> Data:
-    """Find recordings for pre-training as in `find_data`, with the label of `label_of`."""
+    """Find recordings for pre-training; arguments as in `find_data`.
+
+    Returns:
+        The data, with the label of `label_of` for unlabelled data.
+    """
     data = find_data(dataset, given, profile, planned=planned)
-    return (
-        data
-        if data.is_sample
-        else replace(data, label=label_of(data.root, dataset, labelled=False))
-    )
+    if data.is_sample:
+        return data
+    return replace(data, label=label_of(data.root, dataset, labelled=False))
 
 
 def find_data(
     dataset: str, given: Path | None, profile: str | None = None, *, planned: bool = False
 ) -> Data:
-    """Find a data set: `given`, else `$TESPEC_DATA/<dataset>`, else `./data/<dataset>`, else the sample world.
+    """Find a data set: `given`, `$TESPEC_DATA/<dataset>`, `./data/<dataset>` or the sample world.
 
     The sample world is a default only if neither `$TESPEC_DATA` nor a profile for real data is
-    given. It is not generated yet. If `planned`, as in a dry run, missing data yields a
-    placeholder, which is not read.
+    given. It is not generated yet.
+
+    Args:
+        dataset: name of the data set or of a task.
+        given: path, or "sample", given by the user.
+        profile: given by the user.
+        planned: whether this is a dry run: missing data yields a placeholder, which is not read.
+
+    Raises:
+        UserError: no data is found.
     """
-    # A task of one's own uses the sample world's data of the task that it is based on.
-    of_world = repository_task(dataset) if dataset in names("tasks") else ""
-    sample, named = world_folder() / (of_world or dataset), os.environ.get("TESPEC_DATA", "")
+    # A user's task has the sample data of the task that it is based on.
+    world_name = repository_task(dataset) if dataset in names("tasks") else ""
+    sample = world_folder() / (world_name or dataset)
     if given == Path(SAMPLE):
         if given.exists():
-            what = f"a folder here has this name, but --data {SAMPLE} means the sample world"
             raise UserError(
                 f"--data {SAMPLE}",
-                what,
+                f"a folder here has this name, but --data {SAMPLE} means the sample world",
                 "give the full path of the folder, or run from another folder",
             )
         return Data(sample, SAMPLE)
@@ -120,16 +133,17 @@ def find_data(
         if not given.exists():
             raise UserError(given, "no such file or folder", "check the path")
         return Data(given, label_of(given, dataset))
-    gone = named != "" and not Path(named).is_dir()
-    for parent in (Path(named or "data"), Path("data")):
-        if not gone and (parent / dataset).is_dir():
+    variable = os.environ.get("TESPEC_DATA", "")
+    missing_folder = variable != "" and not Path(variable).is_dir()
+    for parent in (Path(variable or "data"), Path("data")):
+        if not missing_folder and (parent / dataset).is_dir():
             return Data(parent / dataset, label_of(parent / dataset, dataset))
     missing = f"no {dataset} data given or found in ./data/{dataset}"
-    if named:
-        what = "no such folder" if gone else f"contains no folder {dataset}"
-        refusal = UserError(f"TESPEC_DATA={named}", what, ANSWER)
-    elif profile not in UNASKED:
-        refusal = UserError(f"--profile {profile}", missing, ANSWER)
+    if variable:
+        what = "no such folder" if missing_folder else f"contains no folder {dataset}"
+        refusal = UserError(f"TESPEC_DATA={variable}", what, REMEDY)
+    elif profile not in SAMPLE_PROFILES:
+        refusal = UserError(f"--profile {profile}", missing, REMEDY)
     else:
         return Data(sample, SAMPLE, f"{missing}: using the synthetic sample world")
     if not planned:
@@ -149,32 +163,48 @@ def settings_of(
     changes: Sequence[str] = (),
     network: str = "swin",
 ) -> Finetuning:
-    """Resolve the settings of a cell on this data, which may override splits; default profile: `data.profile`."""
+    """Resolve the settings of a cell on this data, whose `dataset.json` may override splits.
+
+    Args:
+        data: gives the default profile.
+        task: name of the task.
+        arch: "recurrent" or "feedforward".
+        profile: name of the profile.
+        changes: `KEY=VALUE` settings of the user.
+        network: name of a backbone or a kind of network.
+    """
     return finetuning_settings(
         task, arch, profile or data.profile, changes, data.description.overrides(), network
     )
 
 
 def sibling(data: Data, dataset: str) -> Data:
-    """Return another data set of the same sample world, generated if it is missing."""
+    """Return another data set of the same sample world, which is generated if it is missing.
+
+    Args:
+        data: a data set of the world.
+        dataset: name of the other one.
+    """
     root = data.root.parent / dataset
     if not root.is_dir():
         world = read_description(data.root).world
         with rank_zero_first():
             make_world(
-                str(world["size"]), int(world["seed"]), data.root.parent.parent, datasets=(dataset,)
+                str(world["size"]), int(world["seed"]), root.parent.parent, datasets=(dataset,)
             )
     return Data(root, SAMPLE)
 
 
 def label_of(root: Path, dataset: str, *, labelled: bool = True) -> str:
-    """Name in records of the data in `root`: by the nearest `dataset.json` that has one, else `dataset`.
+    """Name of data in records.
 
-    Without labels, any recordings may be given for a `dataset`: instead of its name, the name is
-    that of the data set that all of them are official recordings of, else that of the file or
-    folder.
+    Args:
+        root: file or folder, whose nearest `dataset.json` may give the name.
+        dataset: name of labelled data.
+        labelled: False for recordings of any data set, given for a `dataset`: they get the name of
+            the data set that all of them are official recordings of, else that of their path.
     """
-    described = next((each.data for _, each in descriptions_above(root) if each.data), "")
+    described = next((d.data for _, d in descriptions_above(root) if d.data), "")
     if labelled:
         return described or dataset
     path = Path(os.path.abspath(root))
@@ -190,14 +220,14 @@ def label_of(root: Path, dataset: str, *, labelled: bool = True) -> str:
 
 @cache
 def _official(root: Path) -> str:
-    """Name of the data set that all recordings at or under `root` belong to, judging by their paths; "" for none."""
+    """Name of the data set that all recordings in `root` belong to by their paths, or ""."""
     try:
         paths = find_recordings(root)
     except UserError:
         return ""
-    kinds = DATASETS.module_dict.values()
-    found = {
-        next((kind.title for kind in kinds if kind.split_of(path, kind.splits)), "")
+    datasets = DATASETS.module_dict.values()
+    titles = {
+        next((kind.title for kind in datasets if kind.split_of(path, kind.splits)), "")
         for path in paths
     }
-    return found.pop().casefold() if len(found) == 1 else ""
+    return titles.pop().casefold() if len(titles) == 1 else ""

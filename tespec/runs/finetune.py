@@ -1,4 +1,4 @@
-"""Fine-tune a method's backbone on a task, evaluate it and save the record: one cell of the tables."""
+"""Fine-tune a method's backbone on a task, evaluate it and save the record: one table cell."""
 
 import time
 from dataclasses import asdict, dataclass, replace
@@ -66,69 +66,75 @@ class CellSpec:
             self.name, self.settings.profile, self.pretraining_changes, self.settings.backbone
         )
 
-    def require_start(self, *, planned: bool = False) -> None:
-        """Check, without data, that the run and its pre-training can start; if `planned`, weights may be missing."""
+    def validate(self, *, planned: bool = False) -> None:
+        """Check, without data, that the run and its pre-training can start.
+
+        Args:
+            planned: whether this is a dry run, whose weights may be missing.
+
+        Raises:
+            UserError: options contradict each other, or weights are missing.
+        """
         require_trainable(self.settings, self.setup)
         option = f"--method {self.name}"
-        unused = [f"--set pretraining.{each}" for each in self.pretraining_changes]
-        unused += (
-            [] if self.pretraining_seed is None else [f"--pretraining-seed {self.pretraining_seed}"]
-        )
         if self.pretrains:
-            if not (self.data.is_sample or planned):
-                remedy = (
-                    f"give --checkpoint FILE, or create it: tespec pretrain {option} --data FOLDER"
-                )
-                raise UserError(option, "needs pre-trained weights", remedy)
             if self.data.is_sample:
                 identity_of(self.recipe)
                 require_trainable(self.recipe, self.setup, "pretraining.batch_size")
-        elif unused:
+            elif not planned:
+                raise UserError(
+                    option,
+                    "needs pre-trained weights",
+                    f"give --checkpoint FILE, or create it: tespec pretrain {option} --data FOLDER",
+                )
+            return
+        unused = [f"--set pretraining.{change}" for change in self.pretraining_changes]
+        if self.pretraining_seed is not None:
+            unused.append(f"--pretraining-seed {self.pretraining_seed}")
+        if unused:
             raise UserError(unused[0], "this run has no pre-training", "remove it")
-        elif self.checkpoint is None and self.method.row.pretraining_data != "-" and not planned:
+        pretraining_data = self.method.row.pretraining_data
+        if self.checkpoint is None and pretraining_data != "-" and not planned:
             raise UserError(
-                option,
-                f"is pre-trained on {self.method.row.pretraining_data}",
-                "give --checkpoint FILE",
+                option, f"is pre-trained on {pretraining_data}", "give --checkpoint FILE"
             )
 
-    def started(self) -> Finetuning:
-        """Return the settings with the peak learning rate for the data that the initial weights were pre-trained on."""
-        origin, rates = Origin(), self.settings.peak_lr_after
-        if self.pretrains:
-            origin = Origin(self.recipe.dataset, True) if self.data.is_sample else origin
+    def resolve_settings(self) -> Finetuning:
+        """Set the peak learning rate for the data that the initial weights were pre-trained on."""
+        origin = Origin()
+        if self.pretrains and self.data.is_sample:
+            origin = Origin(self.recipe.dataset, True)
         elif self.checkpoint is not None:
             try:
                 origin = origin_of(self.checkpoint)
             except UserError as error:
-                if self.method.initialise.__func__ is Method.initialise.__func__:  # type: ignore[attr-defined]
+                initialise: Any = self.method.initialise
+                if initialise.__func__ is Method.initialise.__func__:  # type: ignore[attr-defined]
                     raise
-                # The method may have its own file format.
-                say(
-                    f"{error.where}: unknown pre-training data, so the default peak learning rate is used"
-                )
-        same = origin.sample == self.data.is_sample
-        settings = self.settings.after_pretraining_on(origin.data) if same else self.settings
-        if rates and origin.data:
-            peak, of_sample = (
-                settings.optimisation.peak_lr,
-                " of the sample world" if origin.sample else "",
-            )
-            known = ", ".join(f"{name}: {rate:g}" for name, rate in rates.items())
-            say(
-                f"peak learning rate {peak:g} after pre-training on {origin.data}{of_sample} (peak_lr_after: {known})"
-            )
+                # The method may read a file format of its authors.
+                reason = "unknown pre-training data, so the default peak learning rate is used"
+                say(f"{error.where}: {reason}")
+        settings = self.settings
+        if origin.sample == self.data.is_sample:
+            settings = settings.after_pretraining_on(origin.data)
+        if self.settings.peak_lr_after and origin.data:
+            rates = ", ".join(f"{k}: {rate:g}" for k, rate in self.settings.peak_lr_after.items())
+            data = f"{origin.data} of the sample world" if origin.sample else origin.data
+            peak = f"peak learning rate {settings.optimisation.peak_lr:g}"
+            say(f"{peak} after pre-training on {data} (peak_lr_after: {rates})")
         return settings
 
-    def try_weights(self) -> None:
+    def check_weights(self) -> None:
         """Check that the weights fit the network, without data."""
-        if self.checkpoint is not None:
-            report = self.method.initialise(fresh_backbone(self.settings, SIZE), self.checkpoint)
-            if (other := report.recipe.get("method", self.name)) != self.name:
-                remedy = f"give --method {other}, or the weights of {self.name}"
-                raise UserError(
-                    self.checkpoint, f"was pre-trained with {other}, not with {self.name}", remedy
-                )
+        if self.checkpoint is None:
+            return
+        report = self.method.initialise(fresh_backbone(self.settings, SIZE), self.checkpoint)
+        if (other := report.recipe.get("method", self.name)) != self.name:
+            raise UserError(
+                self.checkpoint,
+                f"was pre-trained with {other}, not with {self.name}",
+                f"give --method {other}, or the weights of {self.name}",
+            )
 
 
 def finetune(spec: CellSpec) -> Record:
@@ -140,58 +146,78 @@ def finetune(spec: CellSpec) -> Record:
         outcome = outcome_of(task, task.evaluate(model, run.device, run.setup.workers))
         cost = sizes_of(model) | {"inference_ms": inference_ms(model, task.size, run.device)}
         if is_first():
-            histograms = asdict(task.histogram_spec)
-            beside = {HISTOGRAMS: histograms, SEED: run.seed, TRAINED_ON: fingerprint(task.train)}
-            write_weights(run.folder / WEIGHTS, model.state_dict(), as_facts(run.settings) | beside)
+            recipe = as_facts(run.settings) | {
+                HISTOGRAMS: asdict(task.histogram_spec),
+                SEED: run.seed,
+                TRAINED_ON: fingerprint(task.train),
+            }
+            write_weights(run.folder / WEIGHTS, model.state_dict(), recipe)
         return {**outcome, "cost": cost}
 
-    require = partial(
-        require_memory, run.settings, task.size, run.setup, run.device, freeze=spec.freeze
+    return run_or_load(
+        run,
+        evaluate,
+        partial(train, run, model, batches),
+        partial(require_memory, run.settings, task.size, run.setup, run.device, freeze=spec.freeze),
     )
-    return run_or_load(run, evaluate, partial(train, run, model, batches), require)
 
 
-def outcome_of(task: Any, scorer: Any, **said: str) -> Outcome:
-    """Convert a scorer's results to fields of the record; `said` extends the protocol."""
-    overall, scores = scorer.overall(), getattr(task, "scores", {})
+def outcome_of(task: Any, scorer: Any, **protocol: str) -> Outcome:
+    """Convert scores to fields of the record.
+
+    Args:
+        task: that was evaluated.
+        scorer: accumulated the scores.
+        protocol: further facts about the evaluation.
+    """
+    overall = scorer.overall()
     means = partial_means(scorer)
-    fewer = {"partial means": means} if means else {}
+    partial = {"partial means": means} if means else {}
     return {
-        "protocol": task.protocol() | {"scores": scorer.definition()} | fewer | said,
+        "protocol": task.protocol() | {"scores": scorer.definition()} | partial | protocol,
         "metrics": overall.metrics(),
-        "groups": {name: each.metrics() for name, each in scorer.by("group").items()},
-        "recordings": {name: each.metrics() for name, each in scorer.by("recording").items()},
+        "groups": {name: group.metrics() for name, group in scorer.by("group").items()},
+        "recordings": {name: part.metrics() for name, part in scorer.by("recording").items()},
         "classes": dict(overall.classes),
-        "scores": {name: asdict(score) for name, score in scores.items()},
+        "scores": {name: asdict(s) for name, s in getattr(task, "scores", {}).items()},
     }
 
 
-def prepare_run(kind: str, spec: CellSpec, **extra: str) -> tuple[Run, Any, Any]:
-    """Open the data, build the model and initialise its backbone, which is pre-trained first if necessary.
+def prepare_run(kind: str, spec: CellSpec, **config: str) -> tuple[Run, Any, Any]:
+    """Open the data, build the model and initialise its backbone; pre-train it first if necessary.
 
-    `extra` are further settings that determine the result, for the record. Returns the run, its
-    task and its model.
+    Args:
+        kind: of the record: "evaluation", "probe" or "reference".
+        spec: the cell.
+        config: further settings that determine the result, for the record.
+
+    Returns:
+        The run, its task and its model.
+
+    Raises:
+        UserError: the cell cannot run, as in `CellSpec.validate`.
     """
-    began = time.monotonic()
-    method, data, setup, seed = spec.method, spec.data, spec.setup, spec.seed
-    spec.require_start()
-    settings = spec.started()
+    start_time = time.monotonic()
+    spec.validate()
+    settings = spec.resolve_settings()
     settings = replace(
-        settings, optimisation=with_precision(settings.optimisation, choose_device(setup.device))
+        settings,
+        optimisation=with_precision(settings.optimisation, choose_device(spec.setup.device)),
     )
     with rank_zero_first():
-        task = build_task(settings, data.root, spec.split)
-    overrides = changed_settings(spec.settings, method.network, data.description.overrides())
+        task = build_task(settings, spec.data.root, spec.split)
+    overrides = changed_settings(
+        spec.settings, spec.method.network, spec.data.description.overrides()
+    )
     require_stored((*task.train, *task.scored), settings.downsample, overrides)
     checkpoint = spec.checkpoint
     if spec.pretrains:
-        of_recipe = seed if spec.pretraining_seed is None else spec.pretraining_seed
-        checkpoint = pretrain(
-            spec.name, spec.recipe, sibling(data, spec.recipe.dataset), of_recipe, setup
-        ).weights
-    seed_everything(derive(seed, "model"))
+        seed = spec.seed if spec.pretraining_seed is None else spec.pretraining_seed
+        data = sibling(spec.data, spec.recipe.dataset)
+        checkpoint = pretrain(spec.name, spec.recipe, data, seed, spec.setup).weights
+    seed_everything(derive(spec.seed, "model"))
     model = task.model()
-    weights = method.initialise(model.backbone, checkpoint)
+    weights = spec.method.initialise(model.backbone, checkpoint)
     require_other_labels(weights, fingerprint(task.train), checkpoint)
     if weights.loaded:
         say(weights.summary())
@@ -199,27 +225,28 @@ def prepare_run(kind: str, spec: CellSpec, **extra: str) -> tuple[Run, Any, Any]
     if spec.freeze:
         model.freeze_backbone()
     # Only the splits that affect the result.
-    splits = {
-        "splits": {name: list(task.dataset.splits.get(name, ())) for name in (TRAIN, spec.split)}
-    }
-    kinds = {method, type(task), type(task.dataset), type(model.backbone)}
+    splits = {name: list(task.dataset.splits.get(name, ())) for name in (TRAIN, spec.split)}
     run = Run(
         kind=kind,
         method_name=spec.name,
-        method=method,
+        method=spec.method,
         task=settings.task,
         settings=settings,
-        config=as_facts(settings) | splits | extra | frozen,
+        config=as_facts(settings) | {"splits": splits} | config | frozen,
         overrides=overrides | frozen,
-        data=data.label,
+        data=spec.data.label,
         data_fingerprint=fingerprint(task.train, task.scored),
-        seed=seed,
-        setup=setup,
-        plugin=plugin_of(model, kinds, tasks=settings.task, profiles=settings.profile),
-        # The identity of the result includes the initial backbone, however the method initialised
-        # it.
+        seed=spec.seed,
+        setup=spec.setup,
+        plugin=plugin_of(
+            model,
+            {spec.method, type(task), type(task.dataset), type(model.backbone)},
+            tasks=settings.task,
+            profiles=settings.profile,
+        ),
+        # The identity of the result includes the initial backbone, however the method made it.
         start=weights.facts() | {"start_sha256": state_sha256(model.backbone.state_dict())},
-        began=began,
+        began=start_time,
         split=spec.split,
     )
     return run, task, model

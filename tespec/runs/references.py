@@ -33,9 +33,10 @@ STRIDE = 8  # side of a patch in px
 PATCHES = 20_000  # target number of patches per split, sampled evenly from the labels
 PROBES = {"linear": linear_probe, "knn": nearest_neighbours}
 DEFINITION = (
-    f"in percent, over patches; features: all four stages of the backbone before fine-tuning, at stride {STRIDE}; "
-    f"class: majority of a patch's labelled pixels; up to ceil({PATCHES:,} / labels in the split) patches per label; "
-    "linear: logistic regression on standardised features; knn: 20 nearest neighbours by cosine, weighted"
+    "in percent, over patches; features: all four stages of the backbone before fine-tuning, at "
+    f"stride {STRIDE}; class: majority of a patch's labelled pixels; up to ceil({PATCHES:,} / "
+    "labels in the split) patches per label; linear: logistic regression on standardised features; "
+    "knn: 20 nearest neighbours by cosine, weighted"
 )
 
 
@@ -55,30 +56,42 @@ class Prior(Method):
 
 
 class Constant(nn.Module):
-    """Stand-in for a model that ignores its input; `answer` is its prediction for every label."""
+    """Stand-in for a task's network that ignores its input, with one prediction for every label."""
 
-    def __init__(self, answer: Tensor | Boxes) -> None:
+    def __init__(self, prediction: Tensor | Boxes) -> None:
         super().__init__()
-        self._answer = answer
+        self._prediction = prediction
 
     def predict(
         self, histograms: Tensor, state: None, label_place: Tensor
     ) -> tuple[Tensor | Sequence[Boxes], None]:
-        """Return the answer for each label, in the format of the task's model."""
+        """Return the prediction for each label; arguments as in `tespec.tasks.base.Network`."""
         count = len(label_place)
-        if isinstance(self._answer, Tensor):
-            return self._answer.expand(count, *self._answer.shape), None
-        return [self._answer] * count, None
+        if isinstance(self._prediction, Tensor):
+            return self._prediction.expand(count, *self._prediction.shape), None
+        return [self._prediction] * count, None
 
 
 def require_supported(settings: Finetuning, *, is_probe: bool) -> None:
-    """Refuse test-time augmentation, which references do not have, and probes of tasks other than segmentation."""
+    """Refuse settings that references do not support.
+
+    Args:
+        settings: of the cell; test-time augmentation is refused.
+        is_probe: whether tasks other than segmentation are refused.
+    """
     if is_probe and settings.kind != "segmentation":
-        where = f"--probe --task {settings.task}"
-        raise UserError(where, "probes support only segmentation", "choose ddd17 or dsec")
-    if settings.test_time_augmentation != "none":
-        what = f"{settings.test_time_augmentation!r} is only for trained networks, not for probes and the label prior"
-        raise UserError("test_time_augmentation", what, "set it to none")
+        raise UserError(
+            f"--probe --task {settings.task}",
+            "probes support only segmentation",
+            "choose ddd17 or dsec",
+        )
+    augmentation = settings.test_time_augmentation
+    if augmentation != "none":
+        raise UserError(
+            "test_time_augmentation",
+            f"{augmentation!r} is only for trained networks, not for probes and the label prior",
+            "set it to none",
+        )
 
 
 def label_prior(spec: CellSpec) -> Record:
@@ -86,22 +99,24 @@ def label_prior(spec: CellSpec) -> Record:
     run, task, _ = prepare_run("reference", spec)
 
     def evaluate() -> Outcome:
-        scorer = task.evaluate(Constant(prior_of(task)), run.device)
-        return outcome_of(task, scorer, input="none: the most frequent labels of the training set")
+        return outcome_of(
+            task,
+            task.evaluate(Constant(prior_of(task)), run.device),
+            input="none: the most frequent labels of the training set",
+        )
 
     return run_or_load(run, evaluate)
 
 
 def prior_of(task: Any) -> Tensor | Boxes:
-    """Compute the label prior of a task from its training labels; other kinds of task are refused."""
+    """Compute the label prior of a task from its training labels."""
     settings: Finetuning = task.settings
     labels: Any = ConcatDataset([recording.labels for recording in task.learned])  # read lazily
     if settings.kind == "segmentation":
         return torch.from_numpy(class_prior(labels, len(settings.classes)))
     if settings.kind == "depth":
-        return torch.from_numpy(
-            depth_prior(labels, settings.head["min_depth"], settings.head["max_depth"])
-        )
+        head = settings.head
+        return torch.from_numpy(depth_prior(labels, head["min_depth"], head["max_depth"]))
     if settings.kind == "detection":
         return box_prior(labels)
     raise UserError(
@@ -112,7 +127,7 @@ def prior_of(task: Any) -> Tensor | Boxes:
 
 
 def probe(spec: CellSpec) -> Record:
-    """Probe a method's backbone, or load the record if the run is complete; multiple processes are refused."""
+    """Probe a method's backbone in a single process, or load the record if the run is complete."""
     if world_size() > 1:
         raise UserError("--probe", "does not support multiple processes", "start a single one")
     run, task, model = prepare_run("probe", spec, probe=DEFINITION)
@@ -121,37 +136,46 @@ def probe(spec: CellSpec) -> Record:
 
 def _measured(run: Run, task: Any, backbone: Backbone) -> Outcome:
     features, labels = patches(run, task, backbone, TRAIN)
-    queries, wanted = patches(run, task, backbone, task.split)
+    queries, expected = patches(run, task, backbone, task.split)
     names: Sequence[str] = task.settings.classes
     metrics: dict[str, float] = {}
-    of_classes: dict[str, float] = {}
+    classes: dict[str, float] = {}
     for kind, classify in PROBES.items():
         predicted = classify(features, labels, queries, len(names))
-        found = scores(confusion(predicted.numpy(), wanted.numpy(), len(names)), names)
-        metrics |= {f"{kind}_{metric}": value for metric, value in found.metrics().items()}
-        of_classes |= {f"{kind}_{each}": iou for each, iou in found.classes.items()}
+        overall = scores(confusion(predicted.numpy(), expected.numpy(), len(names)), names)
+        metrics |= {f"{kind}_{metric}": value for metric, value in overall.metrics().items()}
+        classes |= {f"{kind}_{name}": iou for name, iou in overall.classes.items()}
     return {
         "protocol": task.protocol() | {"scores": DEFINITION},
         "metrics": metrics,
-        "classes": of_classes,
+        "classes": classes,
     }
 
 
 def patches(run: Run, task: Any, backbone: Backbone, split: str) -> tuple[Tensor, Tensor]:
-    """Sample features (N, C) and classes (N,) of patches of a split, on the CPU; the run's seed chooses the patches."""
+    """Sample patches of a split, at labels spread evenly over it.
+
+    Args:
+        run: its seed chooses the patches.
+        task: gives recordings and classes.
+        backbone: computes the features.
+        split: "train", or the split that is scored.
+
+    Returns:
+        Features (N, C) float32 and classes (N,) int64, on the CPU.
+    """
     settings: Finetuning = task.settings
     recordings: Sequence[LabelledRecording] = task.learned if split == TRAIN else task.scored
-    total = sum(len(recording.labelled) for recording in recordings)
-    share = max(1, -(-PATCHES // max(total, 1)))
+    label_count = sum(len(recording.labelled) for recording in recordings)
+    per_label = max(1, -(-PATCHES // max(label_count, 1)))
     rng = np.random.default_rng([run.seed, *split.encode()])
     features, labels = [], []
     player = features_player(backbone.to(run.device).eval(), task.histogram_spec, run.device)
-    for played in play(
-        player, recordings, lanes=settings.play_lanes, label=f"features of the {split} recordings"
-    ):
+    title = f"features of the {split} recordings"
+    for played in play(player, recordings, lanes=settings.play_lanes, label=title):
         classes = patch_classes(played.label, len(settings.classes))
         rows, columns = np.nonzero(classes != IGNORE)
-        drawn = rng.permutation(len(rows))[:share]
+        drawn = rng.permutation(len(rows))[:per_label]
         features.append(_at_stride(played.output)[:, rows[drawn], columns[drawn]].T.float().cpu())
         labels.append(torch.from_numpy(classes[rows[drawn], columns[drawn]].astype(np.int64)))
     return torch.cat(features), torch.cat(labels)
@@ -168,7 +192,15 @@ def _at_stride(features: Sequence[Tensor]) -> Tensor:
 
 
 def patch_classes(mask: NDArray[Any], classes: int) -> NDArray[np.uint8]:
-    """Majority class of the labelled pixels in each complete patch of a mask (H, W), 255 if none is labelled."""
+    """Find the majority class of the labelled pixels in every complete patch.
+
+    Args:
+        mask: classes (H, W) of pixels, 255 for none.
+        classes: number of classes.
+
+    Returns:
+        Classes (H // STRIDE, W // STRIDE), 255 for patches without a labelled pixel.
+    """
     rows, columns = mask.shape[0] // STRIDE, mask.shape[1] // STRIDE
     cut = mask[: rows * STRIDE, : columns * STRIDE].reshape(rows, STRIDE, columns, STRIDE)
     counts = np.stack([(cut == number).sum(axis=(1, 3)) for number in range(classes)])

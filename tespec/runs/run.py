@@ -59,8 +59,8 @@ class Run:
     seed: int
     setup: Setup
     plugin: str = ""  # see `plugin_of`
-    # Facts about the initial weights, with their hash; for a pre-training, the hash of the other
-    # network that it needs.
+    # facts about the initial weights, with their hash; for a pre-training, the hash of the other
+    # network that it needs
     start: Mapping[str, Any] = field(default_factory=dict)
     began: float = field(default_factory=time.monotonic)
     split: str = TEST  # that is evaluated
@@ -72,7 +72,7 @@ class Run:
 
     @cached_property
     def choices(self) -> dict[str, Any]:
-        """Choices that the run's identity is a hash of; gradient accumulation counts as a changed setting."""
+        """What the run's identity is a hash of; `accumulate` counts as a changed setting."""
         accumulate = {"accumulate": self.setup.accumulate} if self.setup.accumulate > 1 else {}
         return {
             "kind": self.kind,
@@ -109,10 +109,19 @@ class Trained(NamedTuple):
     tracker: BaseVisBackend | None = None  # receives the final metrics
 
 
-def plugin_of(model: nn.Module, kinds: set[type], **configs: str) -> str:
-    """Hash the files outside the package that a run uses: of `kinds`, the network's modules, and configs by kind."""
-    parts = {type(each) for each in model.modules() if type(each).__module__.startswith(PLUGIN)}
-    return records.plugin_sha256(kinds | parts, own_files(**configs))
+def plugin_of(model: nn.Module, classes: set[type], **configs: str) -> str:
+    """Hash the files outside the package that a run uses.
+
+    Args:
+        model: network, whose modules may be defined in plug-ins.
+        classes: other classes that may be.
+        configs: names of configs by kind, which may be files of the user.
+
+    Returns:
+        The hash, "" for no files.
+    """
+    modules = {type(part) for part in model.modules() if type(part).__module__.startswith(PLUGIN)}
+    return records.plugin_sha256(classes | modules, own_files(**configs))
 
 
 def run_or_load(
@@ -121,7 +130,7 @@ def run_or_load(
     train: Callable[[], Trained] = Trained,
     require: Callable[[], None] = lambda: None,
 ) -> Record:
-    """Load the complete record of a run without locking, or lock the run, compute it and write its record.
+    """Load the complete record of a run without locking, or lock the run, compute it and write it.
 
     If another process is computing the run, wait and use its result; if that process ends without a
     result, resume from its newest checkpoint. With `overwrite`, a record written during the wait
@@ -131,43 +140,50 @@ def run_or_load(
     Args:
         run: the run.
         evaluate: scores the trained model, and saves its weights in the run's folder.
-        train: trains the model, resuming from a checkpoint if there is one; default: no training.
+        train: trains the model, resuming from a checkpoint if one exists; default: no training.
         require: refuses a training that cannot run here, before anything is written.
+
+    Returns:
+        The record; all ranks return the same.
     """
-    setup, opened = run.setup, time.monotonic() - run.began
-    before = _existing(run)
+    setup = run.setup
+    opened = time.monotonic() - run.began
+    before = _find_complete(run)
     if before is not None and not setup.overwrite:
-        return _taken(run, before)
+        return _reuse(run, before)
     require()
-    with locked(setup.runs, run.name) as holder:
-        found = _existing(run)
-        if found is not None and (not setup.overwrite or found != before):
-            return _taken(run, found)
-        if holder:
-            say(f"{run.name}: {holder} ended without a result; this process continues it")
+    with locked(setup.runs, run.name) as lock_owner:
+        record = _find_complete(run)
+        if record is not None and (not setup.overwrite or record != before):
+            return _reuse(run, record)
+        if lock_owner:
+            say(f"{run.name}: {lock_owner} ended without a result; this process continues it")
         elif setup.overwrite and is_first():
             clear(run.folder)
         if is_first() and not setup.overwrite:
-            _say_why(run)
+            _log_reason(run)
         with out_of_memory_named():
             trained = train()
-        ended = time.monotonic()
+        evaluation_start = time.monotonic()
         try:
             with on_signals((signal.SIGTERM, signal.SIGUSR1), _preempted), out_of_memory_named():
                 outcome = evaluate()
         except BaseException:
             if trained.curve:
                 say(
-                    f"{run.name}: the training is complete and saved; run the same command to evaluate again"
+                    f"{run.name}: the training is complete and saved; "
+                    "run the same command to evaluate again"
                 )
             raise
-        evaluation = time.monotonic() - ended
+        evaluation = time.monotonic() - evaluation_start
         times = {"open": opened} | ({"train": trained.seconds} if trained.curve else {})
         times |= {"evaluate": evaluation, "total": opened + trained.seconds + evaluation}
+        facts = asdict(run.method.row)
+        if "backbone" in run.overrides:
+            facts["backbone"] = run.settings.backbone
         record = records.new_record(
             run.choices,
-            facts=asdict(run.method.row)
-            | ({"backbone": run.settings.backbone} if "backbone" in run.overrides else {}),
+            facts=facts,
             variant=setup.variant,
             config=run.config,
             data=run.data,
@@ -182,8 +198,10 @@ def run_or_load(
             records.write_record(record, setup.results)
             clear(run.folder)
         if trained.tracker is not None:
-            scores = {f"result/{name}": value for name, value in outcome["metrics"].items()}
-            trained.tracker.add_scalars(scores, step=run.settings.optimisation.steps)
+            trained.tracker.add_scalars(
+                {f"result/{name}": value for name, value in outcome["metrics"].items()},
+                step=run.settings.optimisation.steps,
+            )
             trained.tracker.close()
         barrier()
         return record
@@ -191,22 +209,35 @@ def run_or_load(
 
 @contextmanager
 def locked(runs: Path, run: str) -> Iterator[str]:
-    """Hold the lock of a run on rank 0, after waiting for another process; yields its description, or ""."""
-    holders = [""]
+    """Hold the lock of a run on rank 0, after waiting for another process that computes it.
 
-    def waiting(holder: str) -> None:
-        holders.append(holder)
-        say(f"{run}: waiting for {holder}, which is computing it")
+    Args:
+        runs: folder of runs.
+        run: name of the run.
+
+    Yields:
+        A description of the process that was waited for, or "".
+    """
+    lock_owners = [""]
+
+    def waiting(owner: str) -> None:
+        lock_owners.append(owner)
+        say(f"{run}: waiting for {owner}, which is computing it")
 
     with one_at_a_time(runs.absolute() / ".locks" / run, waiting) if is_first() else nullcontext():
-        yield broadcast(holders[-1])
+        yield broadcast(lock_owners[-1])
 
 
 @contextmanager
 def on_signals(
     numbers: Iterable[int], handler: Callable[[int, FrameType | None], None]
 ) -> Iterator[None]:
-    """Handle signals by `handler` inside the block."""
+    """Handle signals by `handler` inside the block, and restore the previous handlers.
+
+    Args:
+        numbers: of the signals.
+        handler: called with a signal's number and the stack frame.
+    """
     before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
@@ -223,52 +254,54 @@ def _preempted(number: int, frame: FrameType | None) -> NoReturn:
 
 def _finite(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {name: _finite(each) for name, each in value.items()}
+        return {name: _finite(item) for name, item in value.items()}
     # np.float32 is not a subclass of float.
     return None if isinstance(value, (float, np.floating)) and not math.isfinite(value) else value
 
 
-def _damage(run: Run, record: Record) -> str:
-    """Describe what is wrong with the weights of a pre-training, which other runs start from; "" if nothing is."""
+def _problem(run: Run, record: Record) -> str:
+    """Describe a problem of the weights of a pre-training, which other runs start from, or ""."""
     if run.kind != "pretraining":
         return ""
     weights = run.folder / record.weights["source"]
     if not weights.is_file():
         return f"weights {weights} are missing"
-    return (
-        ""
-        if sha256_of(weights) == record.weights["sha256"]
-        else f"{weights} does not match its recorded hash"
-    )
+    intact = sha256_of(weights) == record.weights["sha256"]
+    return "" if intact else f"{weights} does not match its recorded hash"
 
 
-def _existing(run: Run) -> Record | None:
-    """Find the run's record, if its weights are intact, on rank 0; all ranks return it, or raise the same error."""
-    found: Record | UserError | None = None
+def _find_complete(run: Run) -> Record | None:
+    """Find the run's record, if its weights are intact; all ranks return or raise the same."""
+    result: Record | UserError | None = None
     if is_first():
         try:
-            found = records.find_record(run.setup.results, run.name)
-            found = None if found is None or _damage(run, found) else found
+            record = records.find_record(run.setup.results, run.name)
+            result = None if record is None or _problem(run, record) else record
         except UserError as error:
-            found = None if run.setup.overwrite else error
-    found = broadcast(found)
-    if isinstance(found, UserError):
-        raise found
-    return found
+            result = None if run.setup.overwrite else error
+    result = broadcast(result)
+    if isinstance(result, UserError):
+        raise result
+    return result
 
 
-def _taken(run: Run, record: Record) -> Record:
-    """Use an existing record: log it, and set its variant to this run's."""
-    version, results_version = record.environment.get("tespec", ""), record.results_version
-    older = (version, results_version) != (tespec.__version__, records.RESULTS_VERSION)
-    made = f" (made by {version}, results version {results_version})" if older else ""
-    say(f"{record.name} is already complete{made}; --overwrite recomputes it")
-    theirs, ours = flattened(record.config), flattened(run.config)
-    ours["deviations"] = theirs.get("deviations")  # prose, which may be reworded
-    if changed := {
-        key: (theirs.get(key), ours[key]) for key in ours if theirs.get(key) != ours[key]
-    }:
-        say(f"{record.name} was made with different settings: {_both_values(changed)}")
+def _reuse(run: Run, record: Record) -> Record:
+    """Log that a record is used, and how its settings differ; set its variant to this run's."""
+    versions = (record.environment.get("tespec", ""), record.results_version)
+    origin = ""
+    if versions != (tespec.__version__, records.RESULTS_VERSION):
+        origin = " (made by {}, results version {})".format(*versions)
+    say(f"{record.name} is already complete{origin}; --overwrite recomputes it")
+    recorded = flattened(record.config)
+    present = flattened(run.config)
+    present["deviations"] = recorded.get("deviations")  # prose, which may be reworded
+    changed = {
+        key: (recorded.get(key), value)
+        for key, value in present.items()
+        if recorded.get(key) != value
+    }
+    if changed:
+        say(f"{record.name} was made with different settings: {_format_changes(changed)}")
     if run.setup.variant and run.setup.variant != record.variant:
         record = record.model_copy(update={"variant": run.setup.variant})
         if is_first():
@@ -276,22 +309,23 @@ def _taken(run: Run, record: Record) -> Record:
     return record
 
 
-def _say_why(run: Run) -> None:
+def _log_reason(run: Run) -> None:
     """Log why a run is computed although it, or a similar run, has a record."""
-    if own := records.find_record(run.setup.results, run.name):
-        say(f"{own.name}: {_damage(run, own)}; recomputing")
+    if record := records.find_record(run.setup.results, run.name):
+        say(f"{record.name}: {_problem(run, record)}; recomputing")
         return
     for nearest in records.similar_records(run.setup.results, run.choices)[:1]:
-        changed = _both_values(records.differing(nearest, run.choices))
+        changed = _format_changes(records.differing(nearest, run.choices))
         say(f"{run.name}: running, since {nearest.name} differs in {changed}")
 
 
-def _both_values(changed: Mapping[str, tuple[Any, Any]]) -> str:
-    """Format changed settings with both values; a missing value is the default."""
-    shown = {
-        key: [f"{'default' if one is None else one!s:.40}" or "none" for one in two]
-        for key, two in changed.items()
-    }
+def _format_changes(changed: Mapping[str, tuple[Any, Any]]) -> str:
+    """Format changed settings with the recorded and the present value; None is the default."""
+
+    def text(value: Any) -> str:
+        return f"{'default' if value is None else value!s:.40}" or "none"
+
     return ", ".join(
-        f"{key} ({theirs} there, {ours} here)" for key, (theirs, ours) in shown.items()
+        f"{key} ({text(recorded)} there, {text(present)} here)"
+        for key, (recorded, present) in changed.items()
     )

@@ -1,4 +1,4 @@
-"""Options of how and where to run, shared by `run` and `pretrain`; the command line imports this before torch."""
+"""Options of how and where to run, shared by `run` and `pretrain`; imported before torch."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -17,12 +17,12 @@ from tespec.core.paths import RESULTS, RUNS
 Advanced = partial(Parameter, group=Group("Advanced", sort_key=2))
 
 
-def _whole(kind: type, tokens: Any) -> int:
+def _integer(kind: type, tokens: Any) -> int:
     return int(tokens[0].value)  # cyclopts would round 1.5 instead of refusing it
 
 
-NonNegativeInt = Annotated[int, Parameter(converter=_whole, validator=Number(gte=0))]
-PositiveInt = Annotated[int, Parameter(converter=_whole, validator=Number(gt=0))]
+NonNegativeInt = Annotated[int, Parameter(converter=_integer, validator=Number(gte=0))]
+PositiveInt = Annotated[int, Parameter(converter=_integer, validator=Number(gt=0))]
 
 
 @Parameter(name="*")
@@ -31,13 +31,17 @@ class Setup:
     """Options of how and where to run; `command` is the command line, for records."""
 
     device: Annotated[
-        str | None, Parameter(help="cpu, cuda or cuda:N (default: a GPU if there is one)")
+        str | None, Parameter(help="cpu, cuda or cuda:N (default: a GPU if available)")
     ] = None
     results: Annotated[
-        Path, Parameter(help="folder of records, tables and pictures", show_default=False)
+        Path,
+        Parameter(
+            help="folder of records, tables and pictures (default: results)", show_default=False
+        ),
     ] = RESULTS
     runs: Annotated[
-        Path, Parameter(help="folder of checkpoints and weights", show_default=False)
+        Path,
+        Parameter(help="folder of checkpoints and weights (default: runs)", show_default=False),
     ] = RUNS
     overwrite: Annotated[
         bool, Parameter(help="start again, even if a result or checkpoint exists")
@@ -51,8 +55,8 @@ class Setup:
     accumulate: Annotated[
         PositiveInt,
         Advanced(
-            help=f"gradient accumulation steps: less memory, the gradients of the whole batch, except that "
-            f"{PER_MICRO_BATCH} use one micro-batch at a time"
+            help="gradient accumulation steps: less memory, gradients of the full batch, except "
+            f"that {PER_MICRO_BATCH} use one micro-batch at a time"
         ),
     ] = 1
     recompute: Annotated[
@@ -65,11 +69,11 @@ class Setup:
         bool, Advanced(help="compile the backbone; needs a C++ compiler", name="--compile")
     ] = False
     launcher: Annotated[
-        str, Advanced(help="launcher of this run's processes: none, pytorch or slurm")
+        Literal["none", "pytorch", "slurm"], Advanced(help="launcher of this run's processes")
     ] = "none"
     track: Annotated[
         Literal["files", "tensorboard", "wandb", "mlflow"] | None,
-        Advanced(help="also log to this tracker"),
+        Advanced(help="also log to this tracker (default: none)"),
     ] = None
     variant: Annotated[
         str, Parameter(show=False, help="row of an ablation, for the record; plans set it")
@@ -78,7 +82,7 @@ class Setup:
 
     @property
     def fast(self) -> bool:
-        """Whether optimisations that change results only by rounding are on: on a non-deterministic GPU."""
+        """Whether optimisations are on that change results by rounding: on a GPU by default."""
         from tespec.training.device import choose_device
 
         return choose_device(self.device).type == "cuda" and not self.deterministic
@@ -90,7 +94,7 @@ class Setup:
         from tespec.core.distributed import world_size
 
         fast = self.fast
-        on = {
+        optional = {
             "recompute": self.recompute,
             "fused_attention": fast,
             "compiled": self.compiled,
@@ -102,7 +106,7 @@ class Setup:
             "processes": world_size(),
             "accumulate": self.accumulate,
             "threads": torch.get_num_threads(),
-            **{name: value for name, value in on.items() if value},
+            **{name: value for name, value in optional.items() if value},
         }
 
     def prepare(self) -> None:
@@ -112,8 +116,11 @@ class Setup:
         from tespec.training.device import be_deterministic, choose_device
 
         if self.track not in (None, "files") and find_spec(self.track) is None:
-            what = f"the package {self.track} is not installed"
-            raise UserError(f"--track {self.track}", what, f"pip install {self.track}")
+            raise UserError(
+                f"--track {self.track}",
+                f"the package {self.track} is not installed",
+                f"pip install {self.track}",
+            )
         be_deterministic(self.deterministic, choose_device(self.device))
         if self.threads:
             torch.set_num_threads(self.threads)
@@ -121,13 +128,13 @@ class Setup:
             require_results_folder(self.results)
         for option, folder in (("--results", self.results), ("--runs", self.runs)):
             try:
-                there = next(
-                    each
-                    for each in (folder.absolute(), *folder.absolute().parents)
-                    if each.exists()
-                )
-                with TemporaryFile(dir=there):  # creates no folder, in case the run is refused
+                parents = (folder.absolute(), *folder.absolute().parents)
+                existing = next(parent for parent in parents if parent.exists())
+                with TemporaryFile(dir=existing):  # creates no folder: the run may be refused
                     pass
             except OSError as error:
-                what = f"cannot be written to ({error.strerror})"
-                raise UserError(f"{option} {folder}", what, "choose another folder") from error
+                raise UserError(
+                    f"{option} {folder}",
+                    f"cannot be written to ({error.strerror})",
+                    "choose another folder",
+                ) from error

@@ -5,7 +5,7 @@ from tespec.cli.main import main
 
 @pytest.fixture
 def call(capsys):
-    """Return a function that runs `tespec ...` in this process and returns its exit code, stdout and stderr."""
+    """Function that runs `tespec ...` in this process; returns exit code, stdout and stderr."""
 
     def called(*words):
         code = main([str(word) for word in words])

@@ -1,6 +1,8 @@
-"""Behaviour of all commands: help, one-line errors, exit codes, recorded commands, user-defined config files."""
+"""Behaviour of all commands: help, errors, exit codes, recorded commands, users' config files."""
 
+import os
 import re
+import shutil
 import subprocess
 import sys
 from unittest.mock import Mock
@@ -9,7 +11,7 @@ import pytest
 import torch
 
 from tespec.cli.main import VERBS, run
-from tespec.cli.options import prepared
+from tespec.cli.options import resolve_setup
 from tespec.core import config
 from tespec.core.config import names
 from tespec.core.errors import Preempted, UserError
@@ -22,7 +24,7 @@ SCRIPTS = sorted(
     path for path in (REPOSITORY / "benchmarks").glob("*.py") if "__main__" in path.read_text()
 )
 COMMANDS = [[verb] for verb in VERBS if verb not in ("data", "weights")]
-COMMANDS += [["data", each] for each in ("check", "prepare", "preview", "download-guide")]
+COMMANDS += [["data", name] for name in ("check", "prepare", "preview", "cache", "download-guide")]
 COMMANDS += [["weights", "inspect"], ["weights", "convert"]]
 ENDS = [
     (UserError("a.yaml", "two\n  lines", "write\none"), 2, "error: a.yaml: two lines; write one\n"),
@@ -57,21 +59,29 @@ def test_defects_pass_through(defect):
         run(Mock(side_effect=defect))
 
 
-def test_help_fits_a_screen_says_how_settings_are_found_and_imports_no_torch(call):
+def test_help_has_usage_and_examples_on_one_screen_and_imports_no_torch(call):
     for command in ([], *COMMANDS):
         code, out, _ = call(*command, "--help")
         assert code == 0
-        assert len(out.splitlines()) <= 47, command
-        assert ("--import" in out) == (command not in ([], ["tables"], ["report"])), command
+        assert len(out.splitlines()) <= 60, command
+        usage, *_, header, first, second = out.rstrip().splitlines()
+        assert usage.startswith(" ".join(["Usage: tespec", *command])), command
+        assert header == "Examples:"
+        for example in (first, second):
+            assert example.startswith(" ".join(["  tespec", *command])), command
+        no_plugins = ([], ["tables"], ["report"], ["data", "cache"])
+        assert ("--import" in out) == (command not in no_plugins), command
         if command in (["run"], ["pretrain"]):
             assert "then --profile, then --set; the later one wins" in " ".join(out.split())
             assert out.index("--method") < out.index("Advanced:") < out.index("--launcher")
-            assert all(name in out for name in (*names("profiles"), *LAUNCHERS, *TRACKERS))
+            assert all(name in out for name in (*names("profiles"), *TRACKERS))
+            assert f"[choices: none, {', '.join(LAUNCHERS)}] [default: none]" in out
     code = (
         "import sys\nfrom tespec.cli.main import main\n"
         f"assert not any(main([*command, '--help']) for command in {COMMANDS})\n"
         "assert main(['run', '--method', 'tespek', '--task', 'ddd17']) == 2\n"
-        "assert main(['run', '--method', 'scratch', '--task', 'ddd17', '--set', 'peak_lr=1']) == 2\n"
+        "cell = ['run', '--method', 'scratch', '--task', 'ddd17']\n"
+        "assert main([*cell, '--set', 'peak_lr=1']) == 2\n"
         "assert main(['plan', 'smal']) == 2\n"
         "assert 'torch' not in sys.modules"
     )
@@ -115,7 +125,7 @@ def test_a_record_holds_the_command_that_repeats_it(
         f"{tmp_path}/a/b.pt",
     ]
     words = ["run", "--data", "my data", "--seed", "1", *places]
-    setup = prepared(
+    setup = resolve_setup(
         Setup(device="cpu", launcher=launcher, runs=tmp_path, results=tmp_path), words, profile
     )
     used = "" if threads else " --threads 3"
@@ -146,7 +156,8 @@ def test_a_task_and_a_profile_of_ones_own_are_files(tmp_path, monkeypatch, call)
     assert f" --profile {profile} " in planned
     plugin = tmp_path / "plugin.py"
     plugin.write_text(
-        f"from tespec.core import config\nconfig.add_file('profiles', config.Path({str(profile)!r}))\n"
+        "from tespec.core import config\n"
+        f"config.add_file('profiles', config.Path({str(profile)!r}))\n"
     )
     config._added.clear()
     quick = (
@@ -162,3 +173,28 @@ def test_a_task_and_a_profile_of_ones_own_are_files(tmp_path, monkeypatch, call)
     )
     # the profile is known
     assert "recording of the test split is missing" in call(*quick, "--data", tmp_path)[2]
+
+
+def test_a_script_runs_the_code_of_its_clone_whichever_is_installed(tmp_path):
+    shutil.copytree(REPOSITORY / "benchmarks", tmp_path / "benchmarks")
+    (tmp_path / "tespec" / "cli").mkdir(parents=True)
+    for package in ("tespec", "tespec/cli"):
+        (tmp_path / package / "__init__.py").write_text("")
+    (tmp_path / "tespec" / "cli" / "main.py").write_text(
+        "import subprocess, sys\n"
+        "def main(words):\n"
+        "    print(__file__, *words, flush=True)\n"
+        "    code = 'import tespec; print(tespec.__file__)'\n"
+        "    return subprocess.run([sys.executable, '-c', code], cwd='/').returncode\n"
+    )
+    done = subprocess.run(
+        [sys.executable, tmp_path / "benchmarks" / "run.py", "--list"],
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout.splitlines() == [
+        f"{tmp_path / 'tespec' / 'cli' / 'main.py'} run --list",
+        str(tmp_path / "tespec" / "__init__.py"),
+    ]

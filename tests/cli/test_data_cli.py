@@ -118,7 +118,7 @@ def test_a_recording_that_does_not_name_its_sensor_is_read_with_a_given_size(
     (tmp_path / "drive.raw").write_bytes(b"% evt 3.0\n" + content[content.index(b"% end\n") + 6 :])
     for words, said in {
         "data check recordings drive.raw": " 640x480 ",
-        "data preview recordings drive.raw --at 1 1.35 --high-pass": "written: preview-recordings.png\n",
+        "data preview recordings drive.raw --at 1 1.35 --high-pass": "preview-recordings.png\n",
         "pretrain --method tespec --profile smoke --data drive.raw --dry-run": "120 x 160 px",
     }.items():
         code, out, err = call(*words.split())

@@ -1,4 +1,4 @@
-"""Labels without content are refused before the first step, by name and number, and nothing is written."""
+"""Labels without content are refused before the first step, and nothing is written."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Mistakes on the command line are answered in one line, before data is generated or opened and without a file."""
+"""Mistakes on the command line are answered in one line, before data is opened or written."""
 
 import pytest
 
@@ -38,7 +38,7 @@ MISTAKES = [
     (CELL + "--reference prior", "--reference cannot be combined with --method"),
     (
         "run --model m --predict r --out o --set batch_size=3",
-        "--model cannot be combined with --method, --task, --set, --l",
+        "--model cannot be combined with options of a run, such as --m",
     ),
     (CELL + "--freeze --probe", "--freeze cannot be combined with --probe"),
     (CELL + "--seeds 0 -3", 'Invalid value "-3"'),
@@ -137,6 +137,9 @@ MISTAKES = [
     ("tabels", "tabels: unknown verb; did you mean 'tables'?"),
     ("run --result x", "Unknown option: --result. Did you mean --results?"),  # not abbreviated
     ("run --threads 1.5", "Invalid value for --threads"),
+    (CELL + "--launcher torchrun", 'Choose from: "none", "pytorch", "slurm"'),
+    (CELL + "--arch recurent", 'Choose from: "recurrent", "feedforward"'),
+    ("data prepare dsec . --split trian", "Unknown option: --split"),
     ("data chek dsec .", 'Unknown command "chek". Did you mean "check"?'),
     (
         "data preview recordings {davis} --at 3",

@@ -34,16 +34,27 @@ def test_lists_and_describes(call, tmp_path):
         '{"data": "sample", "splits": {"train": ["a"], "test": ["b"]}}'
     )
     for words, settings in {
-        "ddd17 --profile study --set batch_size=3":
-            ["batch_size: 3 # --set", "rule: edges # default", "head.channels: 48 # profile sample, task ddd17",
-             "labels_per_chunk: 2 # profile sample", "sensor_px: null # default", "backbone: swin_micro # profile study"],
-        f"ddd17 --label-fraction 0.05 --backbone resnet50 --data {tmp_path}":
-            ["label_fraction: 0.05 # --set", "backbone: resnet50 # --backbone", "batch_size: 4 # profile sample",
-             "splits.test: [b] # dataset.json"],
-        "tespec --profile sample --set objective.mask.ratio=0.3":
-            ["objective.mask.ratio: 0.3 # --set", "objective.mask.unit: 16 # profile sample, method tespec",
-             "objective.target.alpha: 5.0 # recipe of tespec", "bins: 10 # recipe of tespec"],
-    }.items():  # fmt: skip
+        "ddd17 --profile study --set batch_size=3": [
+            "batch_size: 3 # --set",
+            "rule: edges # default",
+            "head.channels: 48 # profile sample, task ddd17",
+            "labels_per_chunk: 2 # profile sample",
+            "sensor_px: null # default",
+            "backbone: swin_micro # profile study",
+        ],
+        f"ddd17 --label-fraction 0.05 --backbone resnet50 --data {tmp_path}": [
+            "label_fraction: 0.05 # --set",
+            "backbone: resnet50 # --backbone",
+            "batch_size: 4 # profile sample",
+            "splits.test: [b] # dataset.json",
+        ],
+        "tespec --profile sample --set objective.mask.ratio=0.3": [
+            "objective.mask.ratio: 0.3 # --set",
+            "objective.mask.unit: 16 # profile sample, method tespec",
+            "objective.target.alpha: 5.0 # recipe of tespec",
+            "bins: 10 # recipe of tespec",
+        ],
+    }.items():
         out = call("run", "--describe", *words.split())[1]
         assert set(settings) <= {" ".join(line.split()) for line in out.splitlines()}, words
 

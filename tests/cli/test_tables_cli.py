@@ -13,8 +13,14 @@ def test_prints_and_writes_the_tables_of_the_committed_results_without_torch(tmp
         from tespec.cli.main import main
         main(["tables", "--results", {str(SAMPLE)!r}, "--out", "out"])
         assert not {{"torch", "mmengine", "timm", "scipy.stats"}} & set(sys.modules)"""
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, encoding="utf-8", timeout=60,
-                          env={"PYTHONPATH": str(REPOSITORY), "PYTHONIOENCODING": "utf-8"})  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=60,
+        env={"PYTHONPATH": str(REPOSITORY), "PYTHONIOENCODING": "utf-8"},
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert "28.68 ± 0.68 (5)" in done.stdout
     assert "ESS" not in done.stdout  # not measured

@@ -1,4 +1,4 @@
-"""Networks loaded from files: predictions and features equal those of training, and predictions are drawn."""
+"""Networks loaded from files predict as in training, and their predictions are drawn."""
 
 from copy import deepcopy
 from dataclasses import asdict
@@ -45,7 +45,7 @@ CPU = torch.device("cpu")
 
 
 def written(world, folder, name, arch="recurrent"):
-    """Save a network with random weights as a fine-tuning does; returns its file, the network and the task."""
+    """Save a network with random weights as a fine-tuning does; returns file, network and task."""
     data = Data(world / name, "sample")
     settings = settings_of(data, name, arch)
     task = build_task(settings, data.root)
@@ -114,7 +114,7 @@ def test_files_that_are_not_whole_are_refused(tiny_world, tmp_path):
 
 
 def write_backbone(folder, settings, size, changes):
-    """Save a backbone with random weights as a pre-training does; `changes` of its histograms, None: without them."""
+    """Save a random backbone as a pre-training does, with `changes` of its histograms, or without."""
     torch.manual_seed(0)
     backbone = build_backbone("swin_micro", True, 10, padded_size(*size))
     facts = as_facts(settings) | {
@@ -186,7 +186,7 @@ MISTAKES = [
         None,
         "",
         {},
-        r"does not say how events become histograms; use weights that this version trained on events",
+        r"does not say how events become histograms; use weights that this version trained on",
     ),
     (
         {"bins": 5},

@@ -44,7 +44,8 @@ MISTAKES = [
         "checkpoints moby=.: is not METHOD=FILE with an existing file",
     ),
     (["demo", "--slurm", "partition=gpu"], "--slurm requires --cluster slurm"),
-    (["demo", "--cluster", "slurm", "--gpus", "0"], "with --cluster, use --slurm gpus_per_node=1"),
+    (["demo", "--cluster", "slurm", "--gpus", "1"], "with --cluster, use --slurm gpus_per_node=1"),
+    (["demo", "--gpus", "0", "1"], "--gpus takes the number of GPUs, as in --gpus 4;"),
     (
         ["demo", "--run-args=--workers 2 --label-fraction=0.5"],
         "--run-args --label-fraction changes results; use the p",
@@ -89,6 +90,7 @@ def test_mistakes_are_answered_in_one_line_before_anything_runs(
 
 
 def test_options_reach_every_run_and_failures_the_user(tmp_path, monkeypatch, capsys, places):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     calls = []
 
     def run_all(tasks, logs, slots, executor):
@@ -98,7 +100,9 @@ def test_options_reach_every_run_and_failures_the_user(tmp_path, monkeypatch, ca
 
     monkeypatch.setattr(plan_cli, "run_all", run_all)
     monkeypatch.setattr(plan_cli, "show_table", lambda name, results: None)
-    given = "--gpus 0 0 --accumulate 2 --run-args='--workers 2 --device cuda' --only tespec"
+    given = (
+        "--gpus 1 --processes 2 --accumulate 2 --run-args='--workers 2 --device cuda' --only tespec"
+    )
     assert main(["plan", "demo", *shlex.split(given), *places]) == 1
     _, failed, last = capsys.readouterr().out.splitlines()
     assert (

@@ -94,8 +94,8 @@ def test_a_run_takes_the_rate_that_its_weights_ask_for_and_says_so(tiny_world, t
         ),
     )
     assert run.settings.optimisation.peak_lr == run.config["optimisation"]["peak_lr"] == 0.00025
-    said = "peak learning rate 0.00025 after pre-training on 1mpx of the sample world (peak_lr_after: 1Mpx: 0.00025)\n"
-    assert said in capsys.readouterr().err
+    message = "peak learning rate 0.00025 after pre-training on 1mpx of the sample world"
+    assert f"{message} (peak_lr_after: 1Mpx: 0.00025)\n" in capsys.readouterr().err
 
 
 # Every task overfits one short recording, which shows that data, model, loss and metric fit

@@ -16,9 +16,10 @@ from tespec.core.config import finetuning_settings, pretraining_settings
 from tespec.core.errors import UserError
 from tespec.pretraining.method import new_network, open_pretraining
 from tespec.registry import register_methods
-from tespec.runs.cost import META, TrainingEstimate, estimate_cell, estimate_pretraining
+from tespec.runs.cost import TrainingEstimate, estimate_training
 from tespec.tasks import find_task
 from tespec.tasks.base import fresh_backbone
+from tespec.training.step_cost import META
 
 CPU, SIZE = torch.device("cpu"), (64, 96)
 PLAIN = setup_in(Path(), deterministic=True)  # without fused attention
@@ -47,11 +48,11 @@ def cost_of_small(gpus=1, **how):
 def test_numbers_by_hand():
     cost = cost_of_small()
     assert cost.flops == 2 * (2 * 6 * 8 * 4)  # forward, and the weights' gradient
-    assert cost.kept == 4 * 6 * 4 + 4  # the sigmoid's output, and the loss
+    assert cost.activations == 4 * 6 * 4 + 4  # the sigmoid's output, and the loss
     assert cost.fixed == 4 * 36 * 4  # weights, gradients, two moments
-    assert cost.fixed + cost.kept + 4 * 6 * 8 <= cost.memory < 2 * cost.fixed
+    assert cost.fixed + cost.activations + 4 * 6 * 8 <= cost.memory < 2 * cost.fixed
     shared = cost_of_small(gpus=2)
-    assert (shared.flops, shared.kept) == (cost.flops / 2, 4 * 3 * 4 + 4)
+    assert (shared.flops, shared.activations) == (cost.flops / 2, 4 * 3 * 4 + 4)
     parts = cost_of_small(accumulate=2)
     # The second micro-batch is in memory with the first; gradients are kept for it, or in the
     # buffers of an all-reduce.
@@ -74,13 +75,13 @@ def test_a_step_that_looks_at_numbers_is_refused_in_one_line(monkeypatch):
 @pytest.mark.slow
 def test_the_papers_pretraining_step():
     recipes = (pretraining_settings("tespec", "paper", changes) for changes in ([], [FP32]))
-    half, single = (estimate_pretraining(recipe, (360, 640)) for recipe in recipes)
+    half, single = (estimate_training(recipe, (360, 640)) for recipe in recipes)
     exact, unfused, fused = single.cost(PLAIN), half.cost(PLAIN), half.cost(setup_in(Path()))
     recomputing = half.cost(setup_in(Path(), recompute=True))
     assert exact.flops == unfused.flops == pytest.approx(20.8e12, rel=0.001)
-    assert exact.kept == pytest.approx(79.0e9, rel=0.002)
-    assert 0.5 < unfused.kept / exact.kept < 0.75
-    assert fused.kept < 0.9 * unfused.kept
+    assert exact.activations == pytest.approx(79.0e9, rel=0.002)
+    assert 0.5 < unfused.activations / exact.activations < 0.75
+    assert fused.activations < 0.9 * unfused.activations
     assert 1.2 < recomputing.flops / fused.flops < 4 / 3
     assert recomputing.memory < 0.5 * fused.memory
     report = half.report("1mpx", setup_in(Path()))
@@ -95,7 +96,7 @@ def test_the_papers_pretraining_step():
 
 
 def require_real_step(estimate, model, batch):
-    """Compare an estimate with a real step: its FLOPs, and the bytes saved for the backward pass."""
+    """Compare an estimate with a real step: FLOPs, and bytes saved for the backward pass."""
     cost, storages = estimate.cost(PLAIN), {}
 
     def note(tensor):
@@ -108,7 +109,7 @@ def require_real_step(estimate, model, batch):
     ):
         model.train().loss(batch, None)[0]["loss"].backward()
     weights = sum(each.nbytes for each in model.parameters() if each.requires_grad)
-    assert cost.kept == pytest.approx(
+    assert cost.activations == pytest.approx(
         sum(each.nbytes() for each in storages.values()) - weights, rel=0.03
     )
     assert cost.flops == pytest.approx(count.get_total_flops(), rel=0.005)
@@ -125,7 +126,7 @@ def test_a_cell_on_meta_is_a_real_step(task, arch, network, changes):
     kind = find_task(settings)
     model = kind.network(settings, fresh_backbone(settings, SIZE))
     require_real_step(
-        estimate_cell(settings, SIZE), model, kind.blank_batch(settings, SIZE, 2, CPU)
+        estimate_training(settings, SIZE), model, kind.blank_batch(settings, SIZE, 2, CPU)
     )
 
 
@@ -137,7 +138,7 @@ def test_a_pretraining_on_meta_is_a_real_step(recipe, changes):
     settings = pretraining_settings(recipe, "sample", ["batch_size=4", FP32, *changes])
     data = open_pretraining(settings, None, SIZE)
     require_real_step(
-        estimate_pretraining(settings, SIZE), new_network(settings, data), data.blank_batch(4, CPU)
+        estimate_training(settings, SIZE), new_network(settings, data), data.blank_batch(4, CPU)
     )
 
 

@@ -82,7 +82,8 @@ def test_the_sample_world_stands_in_and_says_so(tmp_path):
 
 @pytest.mark.parametrize("profile", ["paper", "study", "medium"])
 def test_a_profile_of_real_data_never_gets_the_sample_world_unasked(tmp_path, profile):
-    refused = rf"--profile {profile}: no 1mpx data given or found in ./data/1mpx; give --data FOLDER, or --data sample"
+    missing = f"--profile {profile}: no 1mpx data given or found in ./data/1mpx"
+    refused = f"{missing}; give --data FOLDER, or --data sample"
     for find in (find_data, find_unlabelled):
         with pytest.raises(UserError, match=refused):
             find("1mpx", None, profile)

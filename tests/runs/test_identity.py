@@ -115,8 +115,8 @@ def test_what_differs_from_a_similar_record_is_said_with_both_values(prior, caps
     first = prior()
     assert "differs" not in capsys.readouterr().err
     prior(changes=["label_fraction=0.5", "head.dropout=0.3"])
-    said = f"running, since {first.name} differs in --set head.dropout (default there, 0.3 here), --set label_fraction ("
-    assert said in capsys.readouterr().err
+    changed = "--set head.dropout (default there, 0.3 here), --set label_fraction ("
+    assert f"running, since {first.name} differs in {changed}" in capsys.readouterr().err
 
 
 def test_an_old_record_is_taken_and_named_and_gets_the_variant(
@@ -145,5 +145,6 @@ def test_an_old_record_is_taken_and_named_and_gets_the_variant(
     changed = first.config | {"batch_size": 77, "deviations": ["other words"]}
     write_record(first.model_copy(update={"config": changed}), tmp_path / "results")
     prior()
-    said = f"was made with different settings: batch_size (77 there, {first.config['batch_size']} here)"
-    assert said in capsys.readouterr().err
+    values = f"(77 there, {first.config['batch_size']} here)"
+    message = f"was made with different settings: batch_size {values}"
+    assert message in capsys.readouterr().err

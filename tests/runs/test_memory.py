@@ -18,7 +18,7 @@ from tespec.core.errors import UserError
 from tespec.core.paths import REPOSITORY
 from tespec.registry import register_methods
 from tespec.runs import cost
-from tespec.runs.cost import LEAST_MEMORY, estimate_cell, estimate_pretraining, require_memory
+from tespec.runs.cost import LEAST_MEMORY, estimate_training, require_memory
 from tespec.runs.finetune import finetune
 from tespec.training.device import available_memory
 
@@ -112,7 +112,7 @@ def refusal(settings, setup=SETUP, **more):
 
 def test_the_need_is_that_of_a_dry_run_and_only_what_does_not_fit_is_refused(with_memory):
     settings = settings_of("ddd17", "sample", "batch_size=2")
-    need = estimate_cell(settings, SIZE).cost(SETUP).memory
+    need = estimate_training(settings, SIZE).cost(SETUP).memory
     with_memory(LEAST_MEMORY * need)
     require_memory(settings, SIZE, setup_in(Path()), CPU)
     with_memory(LEAST_MEMORY * need - 1)
@@ -125,13 +125,13 @@ def test_the_need_is_that_of_a_dry_run_and_only_what_does_not_fit_is_refused(wit
 
 @pytest.fixture
 def costing_a_gigabyte(monkeypatch):
-    """Let a step of each estimate take 1 GB, divided by `--accumulate`, half of it with `--recompute`."""
+    """Let a step take 1 GB, divided by `--accumulate`, half of it with `--recompute`."""
 
     def cost_of(setup, gpus):
         return SimpleNamespace(memory=1e9 / gpus / setup.accumulate / (1 + setup.recompute))
 
-    for name in ("estimate_cell", "estimate_pretraining"):
-        monkeypatch.setattr(cost, name, lambda settings, size: SimpleNamespace(cost=cost_of))
+    estimate = SimpleNamespace(cost=cost_of)
+    monkeypatch.setattr(cost, "estimate_training", lambda settings, size, freeze: estimate)
 
 
 LESS = "a smaller batch (--set batch_size=N)"
@@ -158,13 +158,13 @@ def test_the_message_names_the_options_that_help(
     register_methods()
     settings = replace(settings_of(name), profile=profile)
     with_memory(gigabytes * 1e9)
-    expected = f"training of {name}: needs about 1 GB of memory, but the CPU has {gigabytes:.3g} GB; use {remedies}"
-    assert refusal(settings) == expected
+    problem = f"needs about 1 GB of memory, but the CPU has {gigabytes:.3g} GB"
+    assert refusal(settings) == f"training of {name}: {problem}; use {remedies}"
 
 
 def test_batch_normalisation_is_not_recomputed(with_memory):
     resnet = finetuning_settings("ddd17", "feedforward", "sample", [FP32], network="resnet")
-    least = estimate_cell(resnet, SIZE).cost(replace(SETUP, accumulate=8)).memory
+    least = estimate_training(resnet, SIZE).cost(replace(SETUP, accumulate=8)).memory
     with_memory(least)
     assert f"; use --accumulate 8 ({least / 1e9:.2g} GB), or a smaller" in refusal(resnet)
 
@@ -188,7 +188,9 @@ def test_processes_of_one_machine_share_its_memory_and_decide_alike(
 def test_a_network_that_needs_numbers_is_trained_unchecked(monkeypatch, with_memory, capsys):
     with_memory(0)
     monkeypatch.setattr(
-        cost, "estimate_cell", lambda settings, size: torch.zeros(1, device="meta").item()
+        cost,
+        "estimate_training",
+        lambda settings, size, freeze: torch.zeros(1, device="meta").item(),
     )
     require_memory(settings_of("ddd17"), SIZE, SETUP, CPU)
     (line,) = capsys.readouterr().err.splitlines()
@@ -255,12 +257,12 @@ def peak_of(name):
     steps = ["optimisation.steps=3", "optimisation.warmup_steps=1"]
     settings, size = settings_of(name, "sample", *steps), (96, 160)
     if name == "ddd17":
-        kind, estimate = find_task(settings), estimate_cell(settings, size)
+        kind, estimate = find_task(settings), estimate_training(settings, size)
         batch = kind.blank_batch(settings, size, settings.batch_size, CPU)
     else:
         data, estimate = (
             open_pretraining(settings, None, size),
-            estimate_pretraining(settings, size),
+            estimate_training(settings, size),
         )
         batch = data.blank_batch(settings.batch_size, CPU)
     need = estimate.cost(SETUP).memory

@@ -26,14 +26,23 @@ processes.set_forkserver_preload(["tespec.runs.run"])  # its import takes second
 
 
 def compute(folder, said, pause=None, **changes):
-    """Run or load a run whose score is the id of its process; `said` receives the log, and the score at the end."""
+    """Run or load a run whose score is its process's id; `said` gets the log and the score."""
     register_methods()
     runs.say = said.put
     settings = finetuning_settings("ddd17", "feedforward", "smoke")
     run = Run(
-        kind="evaluation", method_name="scratch", method=find_method("scratch"), task="ddd17", settings=settings,
-        config={}, overrides={}, data="sample", data_fingerprint="x", seed=0, setup=setup_in(folder, **changes),
-    )  # fmt: skip
+        kind="evaluation",
+        method_name="scratch",
+        method=find_method("scratch"),
+        task="ddd17",
+        settings=settings,
+        config={},
+        overrides={},
+        data="sample",
+        data_fingerprint="x",
+        seed=0,
+        setup=setup_in(folder, **changes),
+    )
 
     def train():
         said.put(f"trains, {len(checkpoints(run.folder))} there")
@@ -148,5 +157,6 @@ def test_a_file_system_without_locks_goes_on_with_one_line(tmp_path, monkeypatch
     monkeypatch.setattr("fcntl.flock", Mock(side_effect=OSError(code, os.strerror(code))))
     with locked(tmp_path, "run") as nobody:
         assert nobody == ""
-    said = f"{tmp_path / '.locks'}: this file system does not support locks; start each command only once at a time\n"
-    assert capsys.readouterr().err == said
+    problem = f"{tmp_path / '.locks'}: this file system does not support locks"
+    expected = f"{problem}; start each command only once at a time\n"
+    assert capsys.readouterr().err == expected

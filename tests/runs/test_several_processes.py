@@ -1,4 +1,4 @@
-"""Two processes compute the same as one for every task and objective, and resume a run of one process.
+"""Two processes compute the same as one for every task and objective, and resume its runs.
 
 The file is also their program: torchrun --nproc-per-node 2 test_several_processes.py WORLD FOLDER
 CASE...

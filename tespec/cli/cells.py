@@ -1,0 +1,306 @@
+"""Functions of the verbs `run` and `pretrain`, which import them late, as torch takes seconds."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tespec import inference
+from tespec.cli.main import refuse
+from tespec.cli.options import (
+    CellOptions,
+    PredictOptions,
+    TrainingOptions,
+    format_metrics,
+    network_of,
+    read_config,
+    resolve_setup,
+)
+from tespec.comparison.records import Record
+from tespec.core import config
+from tespec.core.distributed import is_first
+from tespec.core.errors import UserError
+from tespec.core.settings import Pretraining
+from tespec.pretraining.method import Method, find_method
+from tespec.registry import METHODS
+from tespec.runs.cost import estimate_training, input_of
+from tespec.runs.data import Data, find_data, find_unlabelled, settings_of
+from tespec.runs.finetune import CellSpec, finetune
+from tespec.runs.pretrain import identity_of, pretrain
+from tespec.runs.references import PRIOR, Prior, label_prior, probe, require_supported
+from tespec.runs.required import required_network
+from tespec.runs.run import WEIGHTS
+from tespec.runs.setup import Setup
+from tespec.runs.train import require_trainable
+from tespec.training.device import choose_device, denormals_flushed, launched
+from tespec.weights.files import read_recipe
+from tespec.weights.load import fetch
+
+
+def run_finetuning(cell: CellOptions, setup: Setup, given: Sequence[str]) -> None:
+    """Fine-tune and evaluate a cell, once for each seed.
+
+    Args:
+        cell: options of the cell.
+        setup: options of how and where to run.
+        given: arguments of the command line, for the record.
+    """
+    run_seeds(build_spec(cell, setup), finetune, cell, given)
+
+
+def run_probe(cell: CellOptions, setup: Setup, given: Sequence[str]) -> None:
+    """Probe the features of a cell's initial backbone; arguments as in `run_finetuning`."""
+    spec = build_spec(cell, setup)
+    require_supported(spec.settings, is_probe=True)
+    run_seeds(spec, probe, cell, given)
+
+
+def run_reference(cell: CellOptions, setup: Setup, given: Sequence[str]) -> None:
+    """Score the label prior of a task; arguments as in `run_finetuning`."""
+    spec = build_spec(cell, setup)
+    require_supported(spec.settings, is_probe=False)
+    run_seeds(spec, label_prior, cell, given)
+
+
+def build_spec(cell: CellOptions, setup: Setup) -> CellSpec:
+    """Resolve the settings of a cell.
+
+    Args:
+        cell: its options, checked by `check_cell`.
+        setup: options of how and where to run.
+
+    Returns:
+        The cell, with the first of its seeds. Its data may not exist yet.
+    """
+    task = str(read_config("tasks", cell.task))
+    profile = read_config("profiles", cell.training.profile)
+    name = cell.method or PRIOR
+    method = find_method(name) if cell.method else Prior
+    arch = "feedforward" if cell.reference else cell.arch
+    method.require(name, arch)
+    data = find_data(task, cell.data, profile, planned=cell.training.dry_run)
+    network = network_of(cell.training.backbone, method)
+    return CellSpec(
+        name=name,
+        method=method,
+        settings=settings_of(data, task, arch, profile, cell.finetuning_changes, network),
+        data=data,
+        checkpoint=fetch(cell.checkpoint),
+        seed=cell.seeds[0],
+        setup=setup,
+        pretraining_changes=cell.pretraining_changes,
+        split=cell.split,
+        pretraining_seed=cell.pretraining_seed,
+        freeze=cell.freeze,
+    )
+
+
+def run_seeds(
+    spec: CellSpec,
+    measure: Callable[[CellSpec], Record],
+    cell: CellOptions,
+    given: Sequence[str],
+) -> None:
+    """Run a cell once for each seed, and print the results.
+
+    Args:
+        spec: the cell.
+        measure: computes a cell's record, or loads it.
+        cell: its options.
+        given: arguments of the command line, for the record.
+    """
+    profile = spec.settings.profile if cell.training.profile else None
+    with launched(spec.setup.launcher, spec.setup.device), denormals_flushed():
+        setup = resolve_setup(spec.setup, given, profile)
+        spec.check_weights()  # before data is generated
+        spec.validate()
+        spec.data.made()
+        for seed in cell.seeds:
+            record = measure(replace(spec, seed=seed, setup=setup))
+            if is_first():
+                print_result(record)
+                if (weights := setup.runs / record.name / WEIGHTS).is_file():
+                    print(f"weights: {weights}")
+
+
+def print_result(record: Record) -> None:
+    """Print the scores of a record with its method, task, architecture, data and split."""
+    split = "" if record.split == "test" else f", {record.split} split"
+    cell = f"{record.method} on {record.task} ({record.arch}, data: {record.data}{split})"
+    print(f"{cell}: {format_metrics(record.metrics)}")
+    for group, metrics in record.groups.items():
+        print(f"  {group}: {format_metrics(metrics)}")
+
+
+def print_cost(cell: CellOptions, setup: Setup) -> None:
+    """Print an estimate of the FLOPs, memory and GPU hours of a cell's fine-tuning.
+
+    Args:
+        cell: its options, with the number of GPUs.
+        setup: options that change the cost, such as gradient accumulation.
+    """
+    spec = build_spec(cell, setup)
+    spec.validate(planned=True)
+    settings = spec.resolve_settings()
+    size = input_of(settings, settings.task, spec.data.sensor(settings.sensor))
+    estimate = estimate_training(settings, size, freeze=spec.freeze)
+    print(estimate.report(spec.data.title, setup, cell.training.gpus))
+    if spec.pretrains and spec.data.is_sample:
+        command = f"tespec pretrain --method {spec.name} --dry-run"
+        print(f"First, {spec.name} is pre-trained: see {command}.")
+
+
+def draw_predictions(prediction: PredictOptions, cell: CellOptions, setup: Setup) -> None:
+    """Draw the predictions of a trained network on a recording.
+
+    Args:
+        prediction: the network, the recording, and where to draw.
+        cell: gives the folder of the data and the sensor size, and no other option.
+        setup: gives the device.
+    """
+    allowed = TrainingOptions(sensor=cell.training.sensor)
+    refuse(
+        cell != CellOptions(data=cell.data, plugins=cell.plugins, training=allowed),
+        "--model cannot be combined with options of a run, such as --method, --task and --set",
+    )
+    model: Any = prediction.model
+    if not model.is_file():
+        raise UserError(model, "no such file", "give the model.safetensors of a run")
+    device = choose_device(setup.device)
+    root = None
+    if cell.data or not Path(prediction.predict).exists():
+        settings = inference.settings_of(read_recipe(model), model)
+        root = find_data(settings.task, cell.data, settings.profile).made().root
+    out: Any = prediction.out
+    windows, labelled, figure = inference.predict(
+        model,
+        prediction.predict,
+        out,
+        device,
+        root=root,
+        clip=prediction.clip,
+        sensor_px=cell.training.sensor,
+    )
+    print(f"{windows} windows, {labelled} of them labelled: {figure}")
+
+
+def print_settings(name: str, cell: CellOptions) -> None:
+    """Print the settings that a run with these options would have, with their sources.
+
+    Args:
+        name: a task or the file of one, or a method, whose facts are printed too.
+        cell: the options.
+    """
+    name = str(read_config("tasks", name))
+    data = find_data(name, cell.data) if cell.data else None
+    profile = read_config("profiles", cell.training.profile)
+    profile = profile or (data.profile if data else "paper")
+    backbone = cell.training.backbone
+    settings: config.Settings
+    if name in config.names("tasks"):
+        print(f"{name}, {cell.arch}, profile {profile}")
+        described = data.description.overrides() if data else {}
+        network = network_of(backbone, Method)
+        settings = config.finetuning_settings(
+            name, cell.arch, profile, cell.changes, described, network
+        )
+        layers = config.cell_layers(name, cell.arch, profile, cell.changes, described)
+    else:
+        method = find_method(name)
+        facts = {name: asdict(method.row)}
+        print(yaml.safe_dump(facts, sort_keys=False, allow_unicode=True, width=100).rstrip())
+        if method.recipe is None:
+            return
+        print(f"\npre-training, profile {profile}")
+        changes = cell.training.all_changes
+        network = network_of(backbone, method)
+        settings = config.pretraining_settings(name, profile, changes, network)
+        layers = config.pretraining_layers(name, profile, changes)
+    source = "--backbone" if backbone else f"profile {profile}"
+    layers.append((source, {"backbone": settings.backbone}))
+    sources = {key: source for source, layer in layers for key in config.flattened(layer)}
+    for key, value in config.flattened(config.as_facts(settings)).items():
+        # printed above, except for deviations, which are long, and in every record
+        if key in ("task", "name", "arch", "profile", "deviations"):
+            continue
+        text = yaml.safe_dump(value, default_flow_style=True, width=1000)
+        text = text.removesuffix("...\n").rstrip()
+        source = sources.get(key, "default")
+        print(f"  {f'{key}: {text}':60} # {'--set' if source.startswith('--set') else source}")
+
+
+def resolve_pretraining(
+    method: str, path: Path | None, profile: str | None, training: TrainingOptions
+) -> tuple[Pretraining, Data]:
+    """Find the data of a pre-training, and resolve its settings.
+
+    Args:
+        method: name of a registered method.
+        path: data given by the user.
+        profile: given by the user; default: that of the data.
+        training: the other options.
+
+    Returns:
+        The settings and the data, which may not exist yet.
+    """
+    changes = training.all_changes
+    network = network_of(training.backbone, find_method(method))
+    recipe = config.pretraining_settings(method, profile or "paper", changes, network)
+    data = find_unlabelled(recipe.dataset, path, profile, planned=training.dry_run)
+    profile = profile or data.profile
+    return config.pretraining_settings(method, profile, changes, network), data
+
+
+def run_pretraining(
+    settings: Pretraining,
+    data: Data,
+    seed: int,
+    setup: Setup,
+    given: Sequence[str],
+    *,
+    profile: str | None,
+    skip_damaged: bool,
+) -> None:
+    """Pre-train a backbone, and print its validation losses and the paths of its files.
+
+    Args:
+        settings: of the pre-training.
+        data: to learn from; a missing sample world is generated.
+        seed: of all randomness.
+        setup: options of how and where to run.
+        given: arguments of the command line, for the record.
+        profile: given by the user; its number of threads is the default.
+        skip_damaged: skip recordings that cannot be read.
+    """
+    with launched(setup.launcher, setup.device), denormals_flushed():
+        setup = resolve_setup(setup, given, profile)
+        require_trainable(settings, setup)  # before data is generated
+        result = pretrain(
+            settings.name, settings, data.made(), seed, setup, skip_damaged=skip_damaged
+        )
+        if is_first():
+            print(f"validation: {format_metrics(result.record.metrics, 4)}")
+            print(f"weights: {result.weights}")
+            if (picture := setup.results / "pictures" / f"{result.record.name}.png").is_file():
+                print(f"picture: {picture}")
+
+
+def print_pretraining_cost(settings: Pretraining, data: Data, setup: Setup, gpus: int) -> None:
+    """Print an estimate of the FLOPs, memory and GPU hours of a pre-training.
+
+    Args:
+        settings: of the pre-training.
+        data: gives the sensor size, and is not read.
+        setup: options that change the cost, such as gradient accumulation.
+        gpus: number of GPUs among which a batch is divided.
+    """
+    identity_of(settings)  # refuses settings without effect
+    size = input_of(settings, settings.dataset, data.sensor(settings.sensor))
+    print(estimate_training(settings, size).report(data.title, setup, gpus))
+    first, file = required_network(settings)
+    if first in METHODS.module_dict and not file and data.is_sample:
+        print(f"First, {first} is pre-trained: see --method {first} --dry-run.")
+    elif first and not file:
+        print(f"It needs the weights of {first}.")
