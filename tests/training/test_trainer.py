@@ -249,6 +249,6 @@ def test_a_gpu_that_has_to_wait_for_its_batches_is_told_of(monkeypatch, capsys):
     monkeypatch.setattr(
         loading, "DataLoader", lambda steps, **options: [steps[0]] * (options["num_workers"] == 0)
     )
-    for workers, said in ((0, "--workers 0 with a GPU: it waits"), (None, "workers: 0 (2 cores, ")):
+    for workers, said in ((0, "--workers 0: the GPU waits"), (None, "workers: 0 (2 cores, ")):
         assert list(load_batches([BATCH], 0, 1, workers, pin=True)) == [BATCH]
         assert capsys.readouterr().err.startswith(said)
