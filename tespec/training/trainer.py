@@ -237,7 +237,7 @@ class Trainer:
         raise UserError(f"step {step}", what, "lower optimisation.peak_lr")
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that determines the next steps; all ranks call it and contribute their state."""
+        """Everything that determines the next steps; a collective operation of all ranks."""
         states = all_gather(tree_map_only(Tensor, Tensor.cpu, self.states))
         return {
             "step": self.step,
