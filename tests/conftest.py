@@ -5,6 +5,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from tespec.runs import finetune, pretrain
 from tespec.sample import DATASETS, make_world
 
 # No deadline: the time of an example depends on the machine's load.
@@ -19,6 +20,18 @@ def cache_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
     """Use a temporary cache, so tests neither read nor fill the user's."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TESPEC_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def unchecked_memory() -> Iterator[None]:
+    """Skip the estimate of memory before each training, which takes longer than a short training.
+
+    tests/runs/test_memory.py checks it.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (finetune, pretrain):
+            patch.setattr(module, "require_memory", lambda *_, **__: None)
         yield
 
 
