@@ -45,7 +45,7 @@ def without_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def tiny_world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Path of the "tiny" sample world, seed 0, with all data sets; the test processes of a run share one copy."""
+    """The "tiny" sample world, seed 0, with all data sets, shared by the test processes."""
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     return make_world("tiny", root=shared / "worlds", processes=1, datasets=DATASETS)

@@ -1,4 +1,4 @@
-"""A small valid recording of each event format, for `tools/fuzz.py`; the writers follow the formats' descriptions."""
+"""A small valid recording of each event format, for `tools/fuzz.py`."""
 
 import shutil
 from collections.abc import Callable
@@ -18,12 +18,18 @@ X, Y, T, P = (column.tolist() for column in EVENTS)
 COLUMNS = {"x": EVENTS.x, "y": EVENTS.y, "t": EVENTS.t, "p": EVENTS.p}
 RATE_US = 1000  # time between the entries of ms_to_idx and ms_map_idx
 # Prophesee's events in HDF5: x, y, p, t in 16 bytes.
-ROW = np.dtype({"names": ["x", "y", "p", "t"], "formats": ["<u2", "<u2", "<i2", "<i8"], "itemsize": 16,
-                "offsets": [0, 2, 4, 8]})  # fmt: skip
+ROW = np.dtype(
+    {
+        "names": ["x", "y", "p", "t"],
+        "formats": ["<u2", "<u2", "<i2", "<i8"],
+        "itemsize": 16,
+        "offsets": [0, 2, 4, 8],
+    }
+)
 
 
 class Seed(NamedTuple):
-    """Name of the file or folder, function that writes it, and the sensor (height, width) in px if it has none."""
+    """File or folder and its writer; `sensor`: (height, width) in px, if the file has none."""
 
     name: str
     write: Callable[[Path], Any]
@@ -48,7 +54,8 @@ def evt21(path):
             8 << 60 | t >> 6 << 32,
             p << 60 | (t & 63) << 54 | (x & ~31) << 43 | y << 32 | 1 << (x & 31),
         ]
-    header = f"% evt 2.1\n% format EVT21;endianness=little;width={WIDTH};height={HEIGHT}\n% end\n".encode()
+    sensor = f"width={WIDTH};height={HEIGHT}"
+    header = f"% evt 2.1\n% format EVT21;endianness=little;{sensor}\n% end\n".encode()
     path.write_bytes(header + np.array(words, "<u8").tobytes())
 
 

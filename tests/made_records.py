@@ -17,12 +17,18 @@ CHOSEN: dict[str, Any] = {
     "data_fingerprint": "0123456789ab",
     "start_sha256": "",
 }
-SCORES = {name: {"title": title, "better": "higher", "unit": "%"} for name, title in
-          (("miou", "mIoU ↑"), ("mean_class_acc", "mAcc ↑"))}  # fmt: skip
+TITLES = {"miou": "mIoU ↑", "mean_class_acc": "mAcc ↑"}
+SCORES = {name: {"title": title, "better": "higher", "unit": "%"} for name, title in TITLES.items()}
 
 
-def record(method: str = "scratch", arch: str = "recurrent", seed: int = 0, miou: float | None = 40.0, title: str = "",
-           **changes: Any) -> Record:  # fmt: skip
+def record(
+    method: str = "scratch",
+    arch: str = "recurrent",
+    seed: int = 0,
+    miou: float | None = 40.0,
+    title: str = "",
+    **changes: Any,
+) -> Record:
     """Record of a run on the sample world; `changes` replace its choices and fields."""
     chosen = CHOSEN | {"method": method, "arch": arch, "seed": seed}
     fields: dict[str, Any] = {

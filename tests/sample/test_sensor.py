@@ -1,4 +1,4 @@
-"""The event sensor against plain threshold crossing; order, refractory period and noise of its events."""
+"""The event sensor against plain threshold crossing; order and noise of its events."""
 
 import numpy as np
 import pytest

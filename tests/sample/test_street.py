@@ -28,7 +28,7 @@ def test_nobody_drives_through_the_ego_car(street):
 
 
 def first_hit(boxes, origin, rays):
-    """Distances (R,) along rays (R, 3) to the nearest box from outside or to the ground, by the slab method."""
+    """Distances (R,) along rays (R, 3) to the nearest box or to the ground (slab method)."""
     cos, sin = boxes[:, COS], boxes[:, SIN]
     to = origin - boxes[:, CX : CZ + 1]
     start = np.stack(

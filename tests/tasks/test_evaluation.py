@@ -50,7 +50,7 @@ def numbers_of(prediction):
 @torch.no_grad()
 def test_workers_and_lanes_change_no_prediction(tiny_world, name, monkeypatch):
     data, seen = Data(tiny_world / name, "sample"), {}
-    for workers, lanes in ((0, 1), (2, 1), (0, 3), (2, 3)):
+    for workers, lanes in ((0, 1), (0, 3), (2, 3)):
         changes = ["segments=3", f"evaluation_lanes={lanes}"]
         task = build_task(settings_of(data, name, "recurrent", None, changes), data.root)
         # A few windows after the first 0.5 s, since earlier boxes are not scored.
@@ -71,14 +71,15 @@ def test_workers_and_lanes_change_no_prediction(tiny_world, name, monkeypatch):
         seen[workers, lanes] = found, scores
     alone = predicted_one_by_one(task, model)
     assert any(numbers_of(each).size for each in alone.values())
+    (_, scores), (there, others) = seen[0, 3], seen[2, 3]
+    assert scores.overall().metrics() == others.overall().metrics()
+    assert scores.by("recording") == others.by("recording")
     for lanes in (1, 3):
-        (here, scores), (there, others) = seen[0, lanes], seen[2, lanes]
-        assert scores.overall().metrics() == others.overall().metrics()
-        assert scores.by("recording") == others.by("recording")
+        here, _ = seen[0, lanes]
         assert here.keys() == there.keys() == alone.keys()
         for key in alone:
             a, b = numbers_of(here[key]), numbers_of(alone[key])
-            assert np.array_equal(a, numbers_of(there[key]))
+            assert lanes == 1 or np.array_equal(a, numbers_of(there[key]))
             # Rounding depends on the batch size and may change the class of a pixel with two nearly
             # equal logits.
             assert name != "ddd17" or (a != b).mean() < 0.01
