@@ -140,7 +140,14 @@ def gradients(name: str, precision: str, device: torch.device) -> tuple[float, T
 
 
 def waits(name: str, precision: str, device: torch.device, small: bool) -> Row:
-    """Run a step in which CUDA raises an error if the CPU would wait for the GPU."""
+    """Run a step in which CUDA raises an error if the CPU would wait for the GPU.
+
+    Args:
+        name: a task or "tespec".
+        precision: "fp32" or "bf16".
+        device: the device to check.
+        small: has no effect.
+    """
     loop, batch = training(name, precision, device)
     loop.train_step(batch)  # the first step allocates the optimizer's moments
     if device.type != "cuda":

@@ -1,4 +1,4 @@
-"""Random events, a reference implementation of histograms, and writers that follow the formats' descriptions."""
+"""Random events, a reference implementation of histograms, and writers of file formats."""
 
 from pathlib import Path
 
@@ -37,7 +37,7 @@ def random_events(count, *, height=HEIGHT, width=WIDTH, start=0, end=50_000, see
 
 @st.composite
 def event_arrays(draw, *, start=-2_000, end=4_000):
-    """Strategy for events: one or many, one polarity or both, equal times or not, few pixels so counts exceed 255."""
+    """Strategy for events: any number, polarities and times, on few pixels: counts exceed 255."""
     count, span = (
         draw(st.sampled_from([1, 2, 5, 40, 400])),
         draw(st.sampled_from([1, 7, end - start])),
@@ -52,7 +52,7 @@ def event_arrays(draw, *, start=-2_000, end=4_000):
 
 
 def plain_histogram(x, y, t, p, *, t_start, t_end, bins, height, width, rule="edges", most=10):
-    """Reference histogram: integer arithmetic for "edges", RVT's float32 and closed windows for "rvt"."""
+    """Reference histogram: integers for "edges", RVT's float32 and closed windows for "rvt"."""
     counts = np.zeros((2 * bins, height, width), np.int64)
     inside = (t >= t_start) & (t < t_end + (rule == "rvt"))
     x, y, t, p = (column[inside].astype(np.int64) for column in (x, y, t, p))

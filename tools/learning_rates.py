@@ -4,7 +4,7 @@ python tools/learning_rates.py --only moby imagenet
 
 Each method is pre-trained at two learning rates, for the same number of steps. The rate with the
 lower validation loss is chosen, or the other one if the rank of the last stage is below 8 there.
-The results are kept in a CSV file, and what it holds is not computed again. The last lines are
+The results are in a CSV file; rates that it contains are not measured again. The last lines are
 those of `methods:` in configs/profiles/sample.yaml that have to change.
 """
 

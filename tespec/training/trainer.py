@@ -90,7 +90,7 @@ class Trainer:
         self._steps = steps if isinstance(steps, MicroBatches) else MicroBatches([steps])
         self.accumulate = self._steps.accumulate
         self.states: list[Any] = [None] * self.accumulate  # of each micro-batch after these steps
-        self.optimizer = build_optimizer(model, self.settings)
+        self.optimizer: Any = build_optimizer(model, self.settings)
         self.scaler = torch.amp.GradScaler("cuda", enabled=self.settings.precision == "fp16")
         # The first non-finite step, on the device so that no step has to wait for it.
         self._first_diverged = torch.full((), NONE_YET, dtype=torch.int64, device=device)
@@ -146,7 +146,7 @@ class Trainer:
             self.scaler.unscale_(self.optimizer)
         elif self.device.type != "meta":  # which has no fused optimizer
             # After a non-finite step, a fused optimizer leaves weights and moments unchanged.
-            self.optimizer.found_inf = (self._first_diverged != NONE_YET).float()  # type: ignore[attr-defined]
+            self.optimizer.found_inf = (self._first_diverged != NONE_YET).float()
         if before_step := getattr(self.model, "before_step", None):
             before_step(self.step / self.settings.steps)
         clip(self._trained, self.settings.clip)
@@ -278,7 +278,14 @@ class LossModule(nn.Module):
         self.network = network
 
     def forward(self, batch: dict[str, Tensor], state: Any) -> tuple[dict[str, Tensor], Any]:
-        """Return the losses of a micro-batch by name, and the state after it.
+        """Compute the loss of a micro-batch.
+
+        Args:
+            batch: tensors by name.
+            state: state after the micro-batch before it, None for the first one.
+
+        Returns:
+            Losses by name, and the state after the micro-batch.
 
         Raises:
             UserError: the network's `loss` returns other things.

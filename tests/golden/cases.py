@@ -439,7 +439,7 @@ def batch_values(steps: Any) -> Values:
 
 
 def lanes(world: Path, folder: Path) -> Values:
-    """Slots of eight lanes over nine recordings: streams, mixed sampling, and segments at labels."""
+    """Slots of eight lanes over nine recordings: streams, mixed, and segments at labels."""
     lengths = (40, 7, 33, 12, 90, 3, 25, 61, 18)
     labels = tuple(np.arange(2, length, 3) for length in lengths)
     values: Values = {}

@@ -210,7 +210,7 @@ def state_after(loop):
 
 
 class Counted(nn.Module):
-    """Mean over the marked elements, of which the rows of a batch have none, one, three and nine."""
+    """Mean over the marked elements: none, one, three and nine in the rows of a batch."""
 
     def __init__(self):
         super().__init__()

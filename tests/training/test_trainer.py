@@ -225,9 +225,14 @@ def test_data_that_fail_are_named(fail, workers, message):
 BATCH = {"x": torch.zeros(250_000)}  # 1 MB
 CHOSEN = [
     # cores, MB of free shared memory, processes, workers
-    (16, 10_000, 1, 8), (6, 10_000, 1, 5), (2, 10_000, 1, 0), (16, 12, 1, 3), (16, 3, 1, 0), (16, 10_000, 4, 3),
+    (16, 10_000, 1, 8),
+    (6, 10_000, 1, 5),
+    (2, 10_000, 1, 0),
+    (16, 12, 1, 3),
+    (16, 3, 1, 0),
+    (16, 10_000, 4, 3),
     (16, 40, 4, 2),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("cores", "free", "processes", "workers"), CHOSEN)
