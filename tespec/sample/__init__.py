@@ -144,10 +144,6 @@ def make_world(
     If multiple processes request the same world concurrently, one makes it and the others wait.
     Worker processes import the caller's main module: a script needs `if __name__ == "__main__"`.
 
-    >>> world = make_world("tiny", datasets=["gen1"])
-    >>> sorted(path.name for path in (world / "gen1").iterdir())
-    ['dataset.json', 'ego_speed', 'test', 'train', 'val']
-
     Args:
         size: "tiny" or "small".
         seed: worlds of different seeds have different streets.
@@ -160,6 +156,11 @@ def make_world(
 
     Raises:
         UserError: no such size or data set, or a script without a guarded main module.
+
+    Example:
+        >>> world = make_world("tiny", datasets=["gen1"])
+        >>> sorted(path.name for path in (world / "gen1").iterdir())
+        ['dataset.json', 'ego_speed', 'test', 'train', 'val']
     """
     recordings = {dataset: recordings_of(size, seed, dataset) for dataset in datasets}
     folder = world_folder(size, seed, root)

@@ -119,12 +119,14 @@ def vehicle(rng: np.random.Generator, instance: int) -> Array:
     seed = rng.uniform(0, 1000)
     if rng.random() < TRUCK_FRACTION:
         label = render.TRUCK
-        rear, front, track = -2.0, 2.3, 1.0  # x of the axles, and y of the wheels
+        rear, front = -2.0, 2.3  # x of the axles
+        track = 1.0  # y of the wheels
         body = box((-0.8, 0.0, 1.75), (2.4, 1.1, 1.25), label, paint, render.BODYWORK, seed)
         cabin = box((2.4, 0.0, 1.3), (0.75, 1.05, 0.85), label, paint, render.CABIN, seed)
     else:
         label = render.CAR
-        rear, front, track = -1.3, 1.3, 0.82
+        rear, front = -1.3, 1.3
+        track = 0.82
         body = box((0.0, 0.0, 0.64), (2.1, 0.88, 0.36), label, paint, render.BODYWORK, seed)
         cabin = box((-0.25, 0.0, 1.25), (1.2, 0.76, 0.27), label, paint, render.CABIN, seed)
     shadow = box((0.0, 0.0, 0.004), (front + 0.95, track + 0.16, 0.004), render.ROAD, 0.05)

@@ -129,7 +129,8 @@ def _hit(depth: Image, hit: Hit, boxes: Array, camera: Camera, pose: CameraPose)
     for index in range(boxes.shape[0]):
         box = boxes[index]
         dx, dy, dz = box[CX] - eye[0], box[CY] - eye[1], box[CZ] - eye[2]
-        hx, hy, hz, cos, sin = box[HX], box[HY], box[HZ], box[COS], box[SIN]
+        hx, hy, hz = box[HX], box[HY], box[HZ]
+        cos, sin = box[COS], box[SIN]
         radius = math.sqrt(hx * hx + hy * hy + hz * hz)
         ahead = axes[0, 0] * dx + axes[0, 1] * dy + axes[0, 2] * dz
         if ahead < -radius or ahead - radius > FAR:
