@@ -1,8 +1,9 @@
 """Validate and benchmark the harness on a GPU in about ten minutes.
 
-    make gpu                                            # or, if it is installed: python
-    benchmarks/gpu.py python benchmarks/gpu.py --only agreement           # one stage python
-    benchmarks/gpu.py --device cpu --small       # run all stages without a GPU
+    make gpu                                         # or, without make:
+    python benchmarks/gpu.py
+    python benchmarks/gpu.py --only agreement        # one stage
+    python benchmarks/gpu.py --device cpu --small    # run all stages without a GPU
 
 Each stage covers TESPEC's pre-training and the fine-tuning of each task. `agreement` checks that
 the loss and gradients of a step match the CPU's, `waits` that the CPU does not wait for the GPU
@@ -55,7 +56,16 @@ app = new_app("gpu.py", __doc__)
 
 
 def training(name: str, precision: str, device: torch.device) -> tuple[Trainer, dict[str, Tensor]]:
-    """Set up a small training of a task or of TESPEC on the sample world; return its trainer and first batch."""
+    """Set up a small training on the sample world.
+
+    Args:
+        name: a task or "tespec".
+        precision: "fp32" or "bf16".
+        device: where it trains.
+
+    Returns:
+        The trainer, and its first batch on the device.
+    """
     dataset = "1mpx" if name == "tespec" else name
     root = make_world("tiny", datasets=(dataset,)) / dataset
     if name == "tespec":
@@ -72,43 +82,72 @@ def training(name: str, precision: str, device: torch.device) -> tuple[Trainer, 
 
 
 def agreement(name: str, precision: str, device: torch.device, small: bool) -> Row:
-    """Compare loss and gradients of a step with fp32 on the CPU, by relative errors."""
+    """Compare the loss and gradients of a step with fp32 on the CPU.
+
+    Args:
+        name: a task or "tespec".
+        precision: "fp32" or "bf16".
+        device: the device to check.
+        small: has no effect.
+
+    Returns:
+        Row of results with relative errors; as of all stages.
+    """
     torch.set_float32_matmul_precision("highest")  # TF32 keeps 10 bits of float32's 23
     torch.backends.cudnn.allow_tf32 = False
     cpu = torch.device("cpu")
     loss, gradient = gradients(name, "fp32", cpu)
 
     def errors(on: torch.device) -> tuple[float, float]:
-        found = gradients(name, precision, on)
-        return abs(found[0] / loss - 1), float((found[1] - gradient).norm() / gradient.norm())
+        device_loss, device_gradient = gradients(name, precision, on)
+        error = (device_gradient - gradient).norm() / gradient.norm()
+        return abs(device_loss / loss - 1), float(error)
 
-    row = dict(zip(("loss_error", "gradient_error"), errors(device), strict=True))
+    loss_error, gradient_error = errors(device)
     rounding = zip(ALLOWED[precision], errors(cpu), strict=True)
     allowed = [min(least + 2 * error, MOST_ALLOWED) for least, error in rounding]
-    agrees = all(error <= most for error, most in zip(row.values(), allowed, strict=True))
-    return row | {"allowed": allowed, "failed": not agrees}
+    agrees = loss_error <= allowed[0] and gradient_error <= allowed[1]
+    return {
+        "loss_error": loss_error,
+        "gradient_error": gradient_error,
+        "allowed": allowed,
+        "failed": not agrees,
+    }
 
 
 def gradients(name: str, precision: str, device: torch.device) -> tuple[float, Tensor]:
-    """Loss of a training's first batch, and all its gradients as one vector on the CPU."""
+    """Compute a training's first step.
+
+    Args:
+        name: a task or "tespec".
+        precision: "fp32" or "bf16".
+        device: where it is computed.
+
+    Returns:
+        The loss, and all gradients as one vector on the CPU.
+    """
     loop, batch = training(name, precision, device)
     network: Any = loop.model
     for module in network.modules():
-        if (
-            "Drop" in type(module).__name__
-        ):  # the only random layers; devices draw different numbers
+        # Dropout is the only random layer; devices draw different numbers.
+        if "Drop" in type(module).__name__:
             module.eval()
     with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
         loss = network.loss(batch, None)[0]["loss"]
     loss.backward()
-    found = [
-        each.grad.float().flatten().cpu() for each in network.parameters() if each.grad is not None
-    ]
-    return loss.item(), torch.cat(found)
+    gradients = [p.grad.float().flatten().cpu() for p in network.parameters() if p.grad is not None]
+    return loss.item(), torch.cat(gradients)
 
 
 def waits(name: str, precision: str, device: torch.device, small: bool) -> Row:
-    """Run a step in which CUDA raises an error if the CPU would wait for the GPU."""
+    """Run a step in which CUDA raises an error if the CPU would wait for the GPU.
+
+    Args:
+        name: a task or "tespec".
+        precision: "fp32" or "bf16".
+        device: the device to check.
+        small: has no effect.
+    """
     loop, batch = training(name, precision, device)
     loop.train_step(batch)  # the first step allocates the optimizer's moments
     if device.type != "cuda":
@@ -125,25 +164,37 @@ def waits(name: str, precision: str, device: torch.device, small: bool) -> Row:
 def step(
     name: str, precision: str, device: torch.device, small: bool, compiled: bool = False
 ) -> Row:
-    """Measure time and memory of training steps at the paper's size, with optimizer and the batch on the device."""
+    """Measure time and memory of training steps at the paper's size, with the batch on the device.
+
+    Args:
+        name: a task or "tespec".
+        precision: "fp32" or "bf16".
+        device: the device to measure.
+        small: use the sample's size.
+        compiled: compile stages and ConvLSTM cells.
+
+    Returns:
+        Row of results: times in s, frames per second, and the peak of GPU memory in bytes.
+    """
     profile, changes = ("sample", ("batch_size=2", "segments=2")) if small else ("paper", ())
     settings: Any
     if name == "tespec":
         settings = pretraining_settings(name, profile, changes)
         data = open_pretraining(settings, None, input_of(settings, "1mpx"))
-        network, batch = new_network(settings, data), data.blank_batch(settings.batch_size, device)
+        network = new_network(settings, data)
+        batch = data.blank_batch(settings.batch_size, device)
     else:
         settings = finetuning_settings(name, "recurrent", profile, changes)
-        size, kind = input_of(settings, name), find_task(settings)
-        network = kind.network(settings, fresh_backbone(settings, size))
-        batch = kind.blank_batch(settings, size, settings.batch_size, device)
+        size = input_of(settings, name)
+        task = find_task(settings)
+        network = task.network(settings, fresh_backbone(settings, size))
+        batch = task.blank_batch(settings, size, settings.batch_size, device)
     batch["histograms"].random_(0, 3)
     be_deterministic(False, device)
     execute(network, compiled=compiled, fast=device.type == "cuda")  # the default of a run
     no_data: Any = []  # each step gets its batch as an argument
-    loop = Trainer(
-        network, no_data, replace(settings.optimisation, precision=precision), seed=0, device=device
-    )
+    optimisation = replace(settings.optimisation, precision=precision)
+    loop = Trainer(network, no_data, optimisation, seed=0, device=device)
     loop.model.train()
     try:
         loop.train_step(batch)
@@ -158,8 +209,8 @@ def step(
         "iqr": taken.iqr,
         "frames": frames,
         "frames_per_second": frames / taken.median,
+        "hours_of_all_steps": settings.optimisation.steps * taken.median / 3600,
     }
-    row["hours_of_all_steps"] = settings.optimisation.steps * taken.median / 3600
     if device.type == "cuda":
         row["peak_bytes"] = torch.cuda.max_memory_allocated(device)
     return row
@@ -173,7 +224,7 @@ def compiled(name: str, precision: str, device: torch.device, small: bool) -> Ro
     return step(name, precision, device, small, compiled=True)
 
 
-STAGES = {each.__name__: each for each in (agreement, waits, step, compiled)}
+STAGES = {stage.__name__: stage for stage in (agreement, waits, step, compiled)}
 PRECISIONS = {
     "agreement": ("fp32", "bf16"),
     "waits": ("fp32", "bf16"),
@@ -200,14 +251,13 @@ def run_stages(
     try:
         chosen = choose_device(device)
     except UserError as error:
-        raise UserError(
-            error.where, "no such GPU", "use --device cpu --small for a smoke test"
-        ) from error
-    load, rows = os.getloadavg()[0], list[Row]()
+        remedy = "use --device cpu --small for a smoke test"
+        raise UserError(error.where, "no such GPU", remedy) from error
+    load = os.getloadavg()[0]
+    rows: list[Row] = []
     torch.set_num_threads(1)
-    path = path or (
-        None if only or small else RESULTS / "gpu" / f"{machine_name(describe(chosen))}.json"
-    )
+    if path is None and not only and not small:
+        path = RESULTS / "gpu" / f"{machine_name(describe(chosen))}.json"
     for name in [only] if only else STAGES:
         rows += run_stage(name, chosen, small)
         if path:
@@ -220,7 +270,13 @@ def run_stages(
 
 
 def run_stage(name: str, device: torch.device, small: bool) -> list[Row]:
-    """Run a stage and print its rows; an exception becomes a failed row with the error as its note."""
+    """Run a stage and print its rows; an exception becomes a failed row with the error as its note.
+
+    Args:
+        name: key of `STAGES`.
+        device: the device to check.
+        small: the trainings of `SMALL` at tiny sizes.
+    """
     rows = []
     precisions = PRECISIONS[name] if device.type == "cuda" or name == "agreement" else ("fp32",)
     for case, precision in product(SMALL if small else TRAININGS, precisions):

@@ -1,8 +1,8 @@
 """Benchmark the stages that users wait for, each against a plain reference implementation.
 
-    python benchmarks/speed.py                 # all stages, minutes; writes
-    results/speed/MACHINE.json python benchmarks/speed.py --only metric   # one stage python
-    benchmarks/speed.py --quick         # tiny sizes: shows that everything runs
+    python benchmarks/speed.py                  # all stages, minutes; results/speed/MACHINE.json
+    python benchmarks/speed.py --only metric    # one stage
+    python benchmarks/speed.py --quick          # tiny sizes: shows that everything runs
 
 Both must return the same result before they are timed, on one thread. Exit code 1: they differ in a
 stage. References follow uzh-rpg/RVT (data/utils/representations.py, models/layers/rnn.py),
@@ -60,16 +60,17 @@ ROUNDS = 5
 SECONDS = 0.4  # minimum time of each implementation per round
 BINS, WINDOW_US = 10, 50_000
 BUSY = 9_000_000  # events/s of a busy recording of 1Mpx: 540 million in 60 s (evlib)
+EVENTS_PER_WINDOW = BUSY * WINDOW_US // 1_000_000
 SENSOR_1MPX, SENSOR_DSEC = (720, 1280), (480, 640)
 
 
 class Case(NamedTuple):
     """Work that `tespec` and a plain implementation do."""
 
-    case: str  # the input, in words
+    name: str  # the input, in words
     ours: Callable[[], Any]
     plain: Callable[[], Any]
-    plain_is: str  # in words
+    plain_name: str  # in words
     # whether the results of `ours` and `plain`, in this order, are correct
     same: Callable[[Any, Any], bool]
     work: float  # of one call, in `unit`
@@ -77,21 +78,36 @@ class Case(NamedTuple):
 
 
 def make_events(number: int, duration_us: int, height: int, width: int) -> Events:
-    """Random events in time order, normally distributed around the centre of the sensor."""
+    """Draw random events in time order, normally distributed around the centre of the sensor.
+
+    Args:
+        number: of events.
+        duration_us: end of their times, which start at 0.
+        height: of the sensor in px.
+        width: of the sensor in px.
+    """
     generator = np.random.default_rng(0)
 
     def coordinates(side: int) -> NDArray[np.uint16]:
-        drawn = generator.standard_normal(number, np.float32) * (side / 5) + side / 2
-        return drawn.clip(0, side - 1).astype(np.uint16)
+        values = generator.standard_normal(number, np.float32) * (side / 5) + side / 2
+        return values.clip(0, side - 1).astype(np.uint16)
 
     t = np.sort(generator.integers(0, duration_us, number))
-    return Events(
-        coordinates(width), coordinates(height), t, generator.integers(0, 2, number, np.uint8)
-    )
+    x, y = coordinates(width), coordinates(height)
+    return Events(x, y, t, generator.integers(0, 2, number, np.uint8))
 
 
 def put_histogram(events: Events, height: int, width: int) -> Tensor:
-    """Histogram (2 * BINS, height, width) uint8 of the window that starts at 0 us, by `put_` from int64 columns."""
+    """Count the events of the window that starts at 0 us by `put_` from int64 columns.
+
+    Args:
+        events: of the window.
+        height: of the sensor in px.
+        width: of the sensor in px.
+
+    Returns:
+        (2 * BINS, height, width) uint8.
+    """
     x, y, t, p = (torch.from_numpy(column.astype(np.int64)) for column in events)
     cell = ((p * BINS + t * BINS // WINDOW_US) * height + y) * width + x
     counts = torch.zeros(2 * BINS * height * width, dtype=torch.int16)
@@ -99,25 +115,26 @@ def put_histogram(events: Events, height: int, width: int) -> Tensor:
     return counts.clamp_(max=10).to(torch.uint8).view(2 * BINS, height, width)
 
 
+# Each stage below builds a case, at a tiny size if `quick`, with its files in `folder`.
+
+
 def histogram(quick: bool, folder: Path) -> Case:
     """Histogram of one window of a busy recording, with argument checks."""
-    number, (height, width) = (
-        (2_000, (24, 32)) if quick else (BUSY * WINDOW_US // 1_000_000, (360, 640))
-    )
+    number = 2_000 if quick else EVENTS_PER_WINDOW
+    height, width = (24, 32) if quick else (360, 640)
     events = make_events(number, WINDOW_US, height, width)
-    sizes: dict[str, Any] = {
-        "t_start": 0,
-        "t_end": WINDOW_US,
-        "bins": BINS,
-        "height": height,
-        "width": width,
-    }
+    count_events = partial(
+        event_histogram, t_start=0, t_end=WINDOW_US, bins=BINS, height=height, width=width
+    )
     return Case(
-        f"{number:,} events on {height}x{width} px",
-        lambda: event_histogram(*events, **sizes),
-        lambda: put_histogram(events, height, width).numpy(), "put_ of ones (RVT)",
-        np.array_equal, number, "events",
-    )  # fmt: skip
+        name=f"{number:,} events on {height}x{width} px",
+        ours=lambda: count_events(*events),
+        plain=lambda: put_histogram(events, height, width).numpy(),
+        plain_name="put_ of ones (RVT)",
+        same=np.array_equal,
+        work=number,
+        unit="events",
+    )
 
 
 DAT_RECORD = np.dtype([("t", "<u4"), ("word", "<u4")])  # word: x in 14 bits, y in 14, polarity
@@ -125,9 +142,11 @@ DAT_RECORD = np.dtype([("t", "<u4"), ("word", "<u4")])  # word: x in 14 bits, y 
 
 def store(quick: bool, folder: Path) -> Case:
     """Packing of a `.dat` file with its SHA-256, against compressed columns in HDF5."""
-    rate, (height, width) = (20_000, (24, 32)) if quick else (BUSY, SENSOR_1MPX)
-    source, numbers = folder / "recording.dat", count()
-    write_dat(source, *make_events(rate, 1_000_000, height, width), height, width)
+    number = 20_000 if quick else BUSY
+    height, width = (24, 32) if quick else SENSOR_1MPX
+    source = folder / "recording.dat"
+    numbers = count()
+    write_dat(source, *make_events(number, 1_000_000, height, width), height, width)
 
     def same(packed: Path, columns: Path) -> bool:
         events = open_store(packed).slice(0, 1_000_000)
@@ -135,100 +154,112 @@ def store(quick: bool, folder: Path) -> Case:
             return all(np.array_equal(getattr(events, name), file[name]) for name in Events._fields)
 
     return Case(
-        f"{rate:,} events on {height}x{width} px from .dat, hashes included",
-        lambda: pack(open_reader(source), folder / f"{next(numbers)}.store"),
-        lambda: write_columns(source, rate), "Blosc columns in HDF5 (DSEC)", same, rate, "events",
-    )  # fmt: skip
+        name=f"{number:,} events on {height}x{width} px from .dat, hashes included",
+        ours=lambda: pack(open_reader(source), folder / f"{next(numbers)}.store"),
+        plain=lambda: write_columns(source, number),
+        plain_name="Blosc columns in HDF5 (DSEC)",
+        same=same,
+        work=number,
+        unit="events",
+    )
 
 
 def write_columns(source: Path, number: int) -> Path:
-    """Read a `.dat` file of `number` events and write its columns, compressed as in DSEC; return the new path."""
-    records = np.fromfile(
-        source, DAT_RECORD, offset=source.stat().st_size - number * DAT_RECORD.itemsize
-    )
-    word, t = records["word"], np.maximum.accumulate(records["t"].astype(np.int64))
-    events = Events(
-        (word & 0x3FFF).astype("u2"),
-        (word >> 14 & 0x3FFF).astype("u2"),
-        t,
-        (word >> 28 & 1).astype("u1"),
-    )
+    """Write the columns of a `.dat` file, compressed as in DSEC.
+
+    Args:
+        source: the `.dat` file.
+        number: of its events.
+
+    Returns:
+        Path of the new file.
+    """
+    header = source.stat().st_size - number * DAT_RECORD.itemsize
+    records = np.fromfile(source, DAT_RECORD, offset=header)
+    word = records["word"]
+    columns = {
+        "x": (word & 0x3FFF).astype("u2"),
+        "y": (word >> 14 & 0x3FFF).astype("u2"),
+        "t": np.maximum.accumulate(records["t"].astype(np.int64)),
+        "p": (word >> 28 & 1).astype("u1"),
+    }
     filters = hdf5plugin.Blosc(cname="zstd", clevel=1, shuffle=hdf5plugin.Blosc.SHUFFLE)
-    with h5py.File(source.with_suffix(".h5"), "w") as file:
-        for name in Events._fields:
-            file.create_dataset(
-                name, data=getattr(events, name), chunks=(min(len(t), 1 << 17),), **filters
-            )
-    return source.with_suffix(".h5")
+    path = source.with_suffix(".h5")
+    with h5py.File(path, "w") as file:
+        for name, values in columns.items():
+            file.create_dataset(name, data=values, chunks=(min(number, 1 << 17),), **filters)
+    return path
 
 
 def batch(quick: bool, folder: Path) -> Case:
     """Augmented frames of the paper's pre-training."""
-    rate, sensor = (20_000, (64, 64)) if quick else (BUSY, SENSOR_1MPX)
+    number = 20_000 if quick else BUSY
+    sensor = (64, 64) if quick else SENSOR_1MPX
     path = folder / "recording.dat"
-    write_dat(path, *make_events(2 * rate, 2_000_000, *sensor), *sensor)
+    write_dat(path, *make_events(2 * number, 2_000_000, *sensor), *sensor)
     pack(open_reader(path), store_of(path))
     profile, frames = ("sample", 2) if quick else ("paper", 8)
     settings = pretraining_settings("tespec", profile, ["batch_size=1", f"segments={frames}"])
     steps = open_pretraining(settings, folder).steps(0)
     height, width = steps[0]["histograms"].shape[-2:]
     return Case(
-        f"{frames} frames of {height}x{width} px with flip and zoom",
-        lambda: steps[0]["histograms"], lambda: counted_then_mapped(steps), "counted, then flipped and zoomed",
-        torch.equal, frames, "frames",
-    )  # fmt: skip
+        name=f"{frames} frames of {height}x{width} px with flip and zoom",
+        ours=lambda: steps[0]["histograms"],
+        plain=lambda: counted_then_mapped(steps),
+        plain_name="counted, then flipped and zoomed",
+        same=torch.equal,
+        work=frames,
+        unit="frames",
+    )
 
 
 def counted_then_mapped(steps: Any) -> Tensor:
     """Histograms of step 0 by counting all events first, then flipping and zooming the images."""
 
-    def counted_first(
+    def fill(
         recording: Recording, out: NDArray[np.uint8], first: int, binning: Any, flip_zoom: Any
     ) -> None:
-        windows, rule, region = (
-            recording.windows[first : first + len(out)],
-            binning.rule,
-            recording.region,
-        )
-        counted = window_histograms(
-            recording.stream, windows, binning.bins, rule=rule, region=region
-        )
+        windows = recording.windows[first : first + len(out)]
+        options = {"rule": binning.rule, "region": recording.region}
+        counted = window_histograms(recording.stream, windows, binning.bins, **options)
         out[...] = apply_maps(counted, flip_zoom, 0)
 
-    with patch.object(Recording, "fill", counted_first):
+    with patch.object(Recording, "fill", fill):
         histograms: Tensor = steps[0]["histograms"]
     return histograms
 
 
 def rectified(quick: bool, folder: Path) -> Case:
     """A DSEC window with its rectification map, against the same window without it."""
-    number, (height, width) = (
-        (2_000, (24, 32)) if quick else (BUSY * WINDOW_US // 1_000_000, SENSOR_DSEC)
-    )
-    path, maps = folder / "recording.dat", folder / "rectify_map.h5"
+    number = 2_000 if quick else EVENTS_PER_WINDOW
+    height, width = (24, 32) if quick else SENSOR_DSEC
+    path, map_path = folder / "recording.dat", folder / "rectify_map.h5"
     events = make_events(number, WINDOW_US, height, width)
     write_dat(path, *events, height, width)
     pack(open_reader(path), store_of(path))
     rows, columns = np.mgrid[:height, :width].astype(np.float32)
-    places = np.stack([1.05 * columns - 0.025 * width, 0.95 * rows + 0.025 * height], axis=-1)
-    with h5py.File(maps, "w") as file:
-        file["rectify_map"] = places
-    window, region = np.array([[0, WINDOW_US]]), Region(height, width)
-    ours, plain = (
-        partial(
-            window_histograms, EventSource(path, None, each).stream, window, BINS, region=region
-        )
-        for each in (maps, None)
-    )
-    x, y = np.floor(places[events.y, events.x] + 0.5).astype(int).T
+    rectify_map = np.stack([1.05 * columns - 0.025 * width, 0.95 * rows + 0.025 * height], axis=-1)
+    with h5py.File(map_path, "w") as file:
+        file["rectify_map"] = rectify_map
+
+    def count_events(rectification: Path | None) -> NDArray[np.uint8]:
+        stream = EventSource(path, None, rectification).stream
+        window = np.array([[0, WINDOW_US]])
+        return window_histograms(stream, window, BINS, region=Region(height, width))
+
+    x, y = np.floor(rectify_map[events.y, events.x] + 0.5).astype(int).T
     inside = (x >= 0) & (x < width) & (y >= 0) & (y < height)
-    moved = put_histogram(
-        Events(*(each[inside] for each in (x, y, events.t, events.p))), height, width
-    )
+    moved = Events(x[inside], y[inside], events.t[inside], events.p[inside])
+    expected = put_histogram(moved, height, width)
     return Case(
-        f"a rectified window of DSEC, {number:,} events on {height}x{width} px", ours, plain,
-        "the same window, not rectified", lambda ours, plain: np.array_equal(ours[0], moved), number, "events",
-    )  # fmt: skip
+        name=f"a rectified window of DSEC, {number:,} events on {height}x{width} px",
+        ours=partial(count_events, map_path),
+        plain=partial(count_events, None),
+        plain_name="the same window, not rectified",
+        same=lambda ours, plain: np.array_equal(ours[0], expected),
+        work=number,
+        unit="events",
+    )
 
 
 def recurrent(quick: bool, folder: Path) -> Case:
@@ -245,33 +276,43 @@ def recurrent(quick: bool, folder: Path) -> Case:
         return features[-1].detach()
 
     return Case(
-        f"{lanes} x {frames} frames of {size[0]}x{size[1]} px, Swin micro",
-        lambda: step(lambda frames: backbone(frames)[0]),
-        lambda: step(partial(frame_by_frame, backbone)), "frame by frame (RVT)",
+        name=f"{lanes} x {frames} frames of {size[0]}x{size[1]} px, Swin micro",
+        ours=lambda: step(lambda frames: backbone(frames)[0]),
+        plain=lambda: step(partial(frame_by_frame, backbone)),
+        plain_name="frame by frame (RVT)",
         # Sums in a different order differ by rounding.
-        partial(torch.allclose, atol=1e-5), lanes * frames, "frames",
-    )  # fmt: skip
+        same=partial(torch.allclose, atol=1e-5),
+        work=lanes * frames,
+        unit="frames",
+    )
 
 
 def frame_by_frame(backbone: Any, histograms: Tensor) -> list[Tensor]:
-    """Features (B, T, C, h, w) of the four stages; each frame passes all stages and ConvLSTMs before the next one."""
+    """Compute the features of a backbone; each frame passes all stages before the next one.
+
+    Args:
+        backbone: recurrent `EventSwin`.
+        histograms: (B, T, 2 * BINS, H, W).
+
+    Returns:
+        Features (B, T, C, h, w) of the four stages.
+    """
     states: list[Any] = [None] * len(backbone.lstms)
     outputs: list[list[Tensor]] = [[] for _ in states]
     for frame in histograms.unbind(1):
         maps = backbone.embed_patches(frame)
-        for index, (stage, lstm) in enumerate(
-            zip(backbone.stage_modules(), backbone.lstms, strict=True)
-        ):
-            maps = stage(maps).permute(0, 3, 1, 2)
+        layers = zip(backbone.stage_modules(), backbone.lstms, strict=True)
+        for index, (stage, lstm) in enumerate(layers):
+            maps = stage(maps).permute(0, 3, 1, 2)  # (B, C, h, w)
             hidden, cell = states[index] or (torch.zeros_like(maps), torch.zeros_like(maps))
-            forget, write, output, candidate = lstm.gates(torch.cat((maps, hidden), dim=1)).chunk(
-                4, dim=1
-            )
+            gates = lstm.gates(torch.cat((maps, hidden), dim=1))
+            forget, write, output, candidate = gates.chunk(4, dim=1)
             cell = forget.sigmoid() * cell + write.sigmoid() * candidate.tanh()
-            states[index] = output.sigmoid() * cell.tanh(), cell
-            outputs[index].append(states[index][0])
-            maps = states[index][0].permute(0, 2, 3, 1)
-    return [torch.stack(each, dim=1) for each in outputs]
+            hidden = output.sigmoid() * cell.tanh()
+            states[index] = (hidden, cell)
+            outputs[index].append(hidden)
+            maps = hidden.permute(0, 2, 3, 1)
+    return [torch.stack(features, dim=1) for features in outputs]
 
 
 CLASSES = ("pedestrian", "two-wheeler", "car")
@@ -289,37 +330,37 @@ def metric(quick: bool, folder: Path) -> Case:
         return list(scorer.overall().metrics().values())
 
     return Case(
-        f"AP of {len(frames)} frames with {number:,} detections of {len(CLASSES)} classes",
-        by_scorer, lambda: by_pycocotools(frames), "pycocotools, all areas alone",
-        lambda ours, plain: np.allclose(ours, plain, atol=1e-6), number, "detections",
-    )  # fmt: skip
+        name=f"AP of {len(frames)} frames with {number:,} detections of {len(CLASSES)} classes",
+        ours=by_scorer,
+        plain=lambda: by_pycocotools(frames),
+        plain_name="pycocotools, all areas alone",
+        same=lambda ours, plain: np.allclose(ours, plain, atol=1e-6),
+        work=number,
+        unit="detections",
+    )
 
 
 def make_frames(number: int) -> list[tuple[Boxes, Boxes]]:
-    """Random (predicted, truth) of 360x640 px frames: up to 10 objects, imprecise detections and false positives."""
+    """Draw (predicted, truth) of 360x640 px frames: up to 10 objects, many detections of each."""
     generator = np.random.default_rng(0)
 
     def draw(count: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         corner = generator.uniform(0, (640, 360), (count, 2))
         sides = generator.uniform(10, 120, (count, 2))
-        return np.concatenate([corner, corner + sides], axis=1), generator.integers(
-            0, len(CLASSES), count
-        )
+        boxes = np.concatenate([corner, corner + sides], axis=1)
+        return boxes, generator.integers(0, len(CLASSES), count)
 
     frames = []
     for _ in range(number):
-        truth, label = draw(int(generator.integers(1, 11)))
+        truth, labels = draw(int(generator.integers(1, 11)))
         # an object may appear repeatedly
-        near = generator.integers(0, len(truth), int(generator.integers(10, 50)))
-        wrong, guessed = draw(len(near))
-        found = np.concatenate([truth[near] + generator.uniform(-4, 4, (len(near), 4)), wrong])
-        scores = generator.random(len(found))
-        frames.append(
-            (
-                make_boxes(found, np.concatenate([label[near], guessed]), scores),
-                make_boxes(truth, label),
-            )
-        )
+        detected = generator.integers(0, len(truth), int(generator.integers(10, 50)))
+        wrong, wrong_labels = draw(len(detected))
+        near = truth[detected] + generator.uniform(-4, 4, (len(detected), 4))
+        corners = np.concatenate([near, wrong])
+        predicted_labels = np.concatenate([labels[detected], wrong_labels])
+        predicted = make_boxes(corners, predicted_labels, generator.random(len(corners)))
+        frames.append((predicted, make_boxes(truth, labels)))
     return frames
 
 
@@ -328,14 +369,16 @@ def by_pycocotools(frames: Sequence[tuple[Boxes, Boxes]]) -> list[float]:
     from pycocotools.coco import COCO
     from pycocotools.cocoeval import COCOeval
 
-    def rows(of_frames: Sequence[Boxes]) -> NDArray[np.float64]:
+    def table(boxes_of_frames: Sequence[Boxes]) -> NDArray[np.float64]:
         """(N, 7) frame number from 1, left, top, width, height, score and class."""
-        return np.concatenate([
-            np.column_stack([np.full(len(each.label), image), each.corners[:, :2], each.size, each.score, each.label])
-            for image, each in enumerate(of_frames, 1)
-        ])  # fmt: skip
+        rows = []
+        for number, boxes in enumerate(boxes_of_frames, 1):
+            numbers = np.full(len(boxes.label), number)
+            columns = (numbers, boxes.corners[:, :2], boxes.size, boxes.score, boxes.label)
+            rows.append(np.column_stack(columns))
+        return np.concatenate(rows)
 
-    predicted, truth = map(rows, zip(*frames, strict=True))
+    predicted, truth = map(table, zip(*frames, strict=True))
     with contextlib.redirect_stdout(io.StringIO()):
         coco = COCO()
         coco.dataset = {
@@ -346,10 +389,8 @@ def by_pycocotools(frames: Sequence[tuple[Boxes, Boxes]]) -> list[float]:
         evaluation = COCOeval(coco.loadRes(truth), coco.loadRes(predicted), "bbox")
         # All areas only, as in the scorer: pycocotools would repeat the matching for small, medium
         # and large boxes.
-        evaluation.params.areaRng, evaluation.params.areaRngLbl = (
-            evaluation.params.areaRng[:1],
-            ["all"],
-        )
+        evaluation.params.areaRng = evaluation.params.areaRng[:1]
+        evaluation.params.areaRngLbl = ["all"]
         evaluation.evaluate()
         evaluation.accumulate()
         evaluation.summarize()
@@ -357,7 +398,9 @@ def by_pycocotools(frames: Sequence[tuple[Boxes, Boxes]]) -> list[float]:
 
 
 Stage = Literal["histogram", "store", "batch", "rectified", "recurrent", "metric"]
-STAGES = {each.__name__: each for each in (histogram, store, batch, rectified, recurrent, metric)}
+STAGES = {
+    stage.__name__: stage for stage in (histogram, store, batch, rectified, recurrent, metric)
+}
 app = new_app("speed.py", __doc__)
 
 
@@ -372,7 +415,8 @@ def measure_stages(
 ) -> int:
     """Measure the stages, print their rows and write them to a file."""
     torch.set_num_threads(1)
-    load, rows = os.getloadavg()[0], []
+    load = os.getloadavg()[0]
+    rows = []
     for name in [only] if only else STAGES:
         with TemporaryDirectory() as folder:
             rows.append({"stage": name} | measure(STAGES[name](quick, Path(folder)), quick))
@@ -384,24 +428,32 @@ def measure_stages(
 
 
 def measure(case: Case, quick: bool) -> dict[str, Any]:
-    """Check that both implementations agree, then time them; median and interquartile range in seconds."""
-    row = {
-        "case": case.case,
-        "failed": not case.same(case.ours(), case.plain()),
-        "plain": case.plain_is,
-    }
-    if row["failed"]:
+    """Check that both implementations agree, then time them.
+
+    Args:
+        case: work to do.
+        quick: one round of one call each.
+
+    Returns:
+        Row of results: medians and interquartile ranges in s, the rate, and the ratio of the times.
+    """
+    is_same = case.same(case.ours(), case.plain())
+    row = {"case": case.name, "failed": not is_same, "plain": case.plain_name}
+    if not is_same:
         return row | {"note": "the two implementations give different results"}
-    timers = [Timer("way()", globals={"way": way}) for way in (case.ours, case.plain)]
     rounds, seconds = (1, 0.0) if quick else (ROUNDS, SECONDS)
-    # Alternate, so that a slow phase of the machine affects both.
-    taken = [
-        [timer.blocked_autorange(min_run_time=seconds) for timer in timers] for _ in range(rounds)
-    ]
-    ours, plain = (Measurement.merge(each)[0] for each in zip(*taken, strict=True))
-    row |= {"seconds": ours.median, "iqr": ours.iqr, "runs": len(ours.times)}
-    row |= {"rate": case.work / ours.median, "unit": f"{case.unit}/s"}
+    timers = [Timer("work()", globals={"work": work}) for work in (case.ours, case.plain)]
+    times: list[list[Measurement]] = [[], []]
+    for _ in range(rounds):  # alternate, so that a slow phase of the machine affects both
+        for timer, measurements in zip(timers, times, strict=True):
+            measurements.append(timer.blocked_autorange(min_run_time=seconds))
+    ours, plain = (Measurement.merge(measurements)[0] for measurements in times)
     return row | {
+        "seconds": ours.median,
+        "iqr": ours.iqr,
+        "runs": len(ours.times),
+        "rate": case.work / ours.median,
+        "unit": f"{case.unit}/s",
         "plain_seconds": plain.median,
         "plain_iqr": plain.iqr,
         "ratio": plain.median / ours.median,
@@ -410,27 +462,33 @@ def measure(case: Case, quick: bool) -> dict[str, Any]:
 
 def show(row: dict[str, Any]) -> None:
     """Print a row of results."""
-    facts = {name: value for name, value in row.items() if name not in ("stage", "case", "failed")}
-    texts = (
-        f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
-        for name, value in facts.items()
-    )
-    print(
-        f"{row['stage']} ({row['case']}): {'FAILED' if row['failed'] else 'ok'}; {', '.join(texts)}",
-        flush=True,
-    )
+    texts = []
+    for name, value in row.items():
+        if name not in ("stage", "case", "failed"):
+            texts.append(f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}")
+    status = "FAILED" if row["failed"] else "ok"
+    print(f"{row['stage']} ({row['case']}): {status}; {', '.join(texts)}", flush=True)
 
 
 def machine_name(gpu: str = "") -> str:
     """File name from the GPU or CPU and the number of cores."""
     facts = environment()
-    return re.sub(
-        r"[^a-z0-9]+", "-", f"{gpu or facts['cpu']} {facts['cores']} cores".lower()
-    ).strip("-")
+    name = f"{gpu or facts['cpu']} {facts['cores']} cores".lower()
+    return re.sub(r"[^a-z0-9]+", "-", name).strip("-")
 
 
 def save(path: Path, device: str, rows: Sequence[dict[str, Any]], load: float) -> Path:
-    """Write rows with machine, versions, git revision and the load average before the run; return the path."""
+    """Write results with the machine, versions and git revision.
+
+    Args:
+        path: JSON file to write.
+        device: name of the measured device.
+        rows: of `measure`.
+        load: load average before the run.
+
+    Returns:
+        The path.
+    """
     facts = {"threads": 1, "load_before": load, "environment": environment(device), "rows": rows}
     write_all({path: dumps(facts, indent=1) + "\n"})
     return path

@@ -39,7 +39,7 @@ GREY_RANGE = 2.5  # standard deviations from mid-grey to black or white
 LEGEND_WIDTH = 1.35  # inches, average width of a legend entry
 # left, bottom, width and height of a colour bar relative to its panel
 BAR = (1.02, 0.0, 0.035, 1.0)
-APART = 1.3  # minimum ratio between a tick and the ends of a colour bar
+MIN_TICK_RATIO = 1.3  # minimum ratio between a tick and the ends of a colour bar
 # one event differs from black, none
 COUNTS = ListedColormap(colormaps["inferno"](np.linspace(0.3, 1.0, 256)))
 MASKED = (0.62, 0.62, 0.62)
@@ -59,78 +59,125 @@ def make_panels(
     bars: int,
     colours: Mapping[str, Colour],
 ) -> tuple[Figure, NDArray[np.object_]]:
-    """Return a figure and its axes (rows, columns), without ticks, for pictures of one size.
+    """Create a figure for pictures of one size, with a legend below them.
 
-    `columns` are titles, `size` is (H, W) in px, `width` that of the figure in inches, `bars` the
-    number of columns with a colour bar, and `colours` the legend below the panels.
+    Args:
+        rows: number of rows.
+        columns: titles of the columns.
+        size: height and width of a picture in px.
+        width: of the figure in inches.
+        bars: number of columns with a colour bar.
+        colours: entries of the legend.
+
+    Returns:
+        The figure and its axes (rows, columns), without ticks.
     """
     panel = (width - 0.35 - 0.45 * bars) / len(columns)
-    across = min(len(colours), max(1, int(width / LEGEND_WIDTH)))
-    height = 0.4 + 0.25 * -(-len(colours) // across) + rows * (panel * size[0] / size[1] + 0.08)
+    per_line = min(len(colours), max(1, int(width / LEGEND_WIDTH)))
+    legend_lines = -(-len(colours) // per_line)
+    height = 0.4 + 0.25 * legend_lines + rows * (panel * size[0] / size[1] + 0.08)
     figure = Figure(figsize=(width, height), layout=ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.05))
     axes = figure.subplots(
         rows, len(columns), squeeze=False, subplot_kw={"xticks": [], "yticks": []}
     )
     for axis, column in zip(axes[0], columns, strict=True):
         axis.set_title(column, fontsize=11)
+    patches = [
+        Patch(facecolor=colour, edgecolor="0.4", linewidth=0.5, label=name)
+        for name, colour in colours.items()
+    ]
     figure.legend(
-        handles=[Patch(facecolor=each, edgecolor="0.4", linewidth=0.5, label=name) for name, each in colours.items()],
-        loc="outside lower center", ncols=across, fontsize=9, frameon=False, handlelength=1.2, columnspacing=1.4,
-    )  # fmt: skip
+        handles=patches,
+        loc="outside lower center",
+        ncols=per_line,
+        fontsize=9,
+        frameon=False,
+        handlelength=1.2,
+        columnspacing=1.4,
+    )
     return figure, axes
 
 
 def save_figure(figure: Figure, path: Path, dpi: int) -> None:
-    """Write a PNG without date or version, so that equal figures have equal bytes."""
+    """Write a PNG without date or version, so that equal figures have equal bytes.
+
+    Args:
+        figure: of `make_panels`.
+        path: file to write.
+        dpi: px per inch.
+    """
     with whole_file(path) as unfinished:
         figure.savefig(unfinished, dpi=dpi, format="png", metadata={"Software": None})
 
 
 def event_image(histogram: NDArray[np.uint8]) -> Image:
-    """Draw a histogram (2*bins, H, W) as (H, W, 3): blue if positive events win, red if negative ones win or tie."""
-    bins = histogram.shape[0] // 2
-    negative, positive = (
-        histogram[:bins].sum(0, dtype=np.int32),
-        histogram[bins:].sum(0, dtype=np.int32),
-    )
-    picture = np.ones((*negative.shape, 3), np.float32)
-    picture[positive > negative] = POSITIVE
-    picture[(negative >= positive) & (negative > 0)] = NEGATIVE
-    return picture
+    """Colour the pixels of a histogram by the polarity of most of their events.
+
+    Args:
+        histogram: (2*bins, H, W), negative polarity first.
+
+    Returns:
+        (H, W, 3): blue if positive events win, red if negative ones win or tie, else white.
+    """
+    negative, positive = np.split(histogram, 2)  # (bins, H, W)
+    difference = positive.sum(0, dtype=np.int32) - negative.sum(0, dtype=np.int32)
+    image = np.ones((*difference.shape, 3), np.float32)
+    image[histogram.any(axis=0)] = NEGATIVE
+    image[difference > 0] = POSITIVE
+    return image
 
 
 def show_events(axis: Axes, histogram: NDArray[np.uint8]) -> None:
-    """Show where a histogram (2*bins, H, W) has events, in the colours of `POLARITIES`."""
+    """Show the events of a histogram in the colours of `POLARITIES`.
+
+    Args:
+        axis: panel of `make_panels`.
+        histogram: (2*bins, H, W), negative polarity first.
+    """
     axis.imshow(event_image(histogram), interpolation="nearest")
 
 
 def show_faded(axis: Axes, histogram: NDArray[np.uint8]) -> None:
-    """Show where a histogram (2*bins, H, W) has events, in grey, as the background of labels."""
-    picture = np.ones((*histogram.shape[1:], 3), np.float32)
-    picture[histogram.any(axis=0)] = FADED
-    axis.imshow(picture, interpolation="nearest")
+    """Show the events of a histogram in grey, as the background of labels.
+
+    Args:
+        axis: panel of `make_panels`.
+        histogram: (2*bins, H, W).
+    """
+    image = np.ones((*histogram.shape[1:], 3), np.float32)
+    image[histogram.any(axis=0)] = FADED
+    axis.imshow(image, interpolation="nearest")
 
 
 def show_counts(axis: Axes, histogram: NDArray[np.uint8]) -> None:
-    """Show the number of events per pixel of a histogram (2*bins, H, W); pixels without events are black."""
-    counts = np.ma.masked_equal(histogram.sum(axis=0, dtype=np.int64), 0)
+    """Show the number of events per pixel; pixels without events are black.
+
+    Args:
+        axis: panel of `make_panels`.
+        histogram: (2*bins, H, W).
+    """
+    counts = histogram.sum(axis=0, dtype=np.int64)
+    masked = np.ma.masked_equal(counts, 0)
+    norm = LogNorm(1, max(2, int(counts.max())))
     axis.set_facecolor("black")
-    most = max(2, int(counts.max()) if counts.count() else 2)
-    add_bar(
-        axis,
-        axis.imshow(counts, COUNTS, norm=LogNorm(1, most), interpolation="nearest"),
-        "events per pixel",
-    )
+    image = axis.imshow(masked, COUNTS, norm=norm, interpolation="nearest")
+    add_bar(axis, image, "events per pixel")
 
 
 def show_grey(
     axis: Axes, image: Image, unit: str = "log intensity", reach: float | None = None
 ) -> None:
-    """Show an image (H, W) in grey from -`reach`, black, to `reach`, white; None: `reach_of` the image."""
+    """Show an image in grey.
+
+    Args:
+        axis: panel of `make_panels`.
+        image: (H, W).
+        unit: title of the colour bar.
+        reach: value shown as white, whose negative is black; default: `reach_of` the image.
+    """
     reach = reach_of(image) if reach is None else reach
-    add_bar(
-        axis, axis.imshow(image, "gray", vmin=-reach, vmax=reach, interpolation="nearest"), unit
-    )
+    grey = axis.imshow(image, "gray", vmin=-reach, vmax=reach, interpolation="nearest")
+    add_bar(axis, grey, unit)
 
 
 def reach_of(image: Image) -> float:
@@ -144,14 +191,21 @@ def class_colour(number: int) -> Colour:
 
 
 def colours_of(labels: Iterable[Any], classes: Sequence[str]) -> dict[str, Colour]:
-    """Legend colours of labels: those of the classes, and of "no label" if any pixel has none."""
+    """Return the legend of labels: the classes, and "no label" if any pixel has none.
+
+    Args:
+        labels: as in `draw_label`.
+        classes: names.
+
+    Returns:
+        Colours by name.
+    """
     colours = {name: class_colour(number) for number, name in enumerate(classes)}
-    arrays = [label for label in labels if isinstance(label, np.ndarray)]
-    if any(
-        bool((label == IGNORE if label.dtype == np.uint8 else ~known(label)).any())
-        for label in arrays
-    ):
-        colours["no label"] = UNKNOWN
+    for label in labels:
+        if isinstance(label, np.ndarray):
+            unlabelled = label == IGNORE if label.dtype == np.uint8 else ~known(label)
+            if unlabelled.any():
+                colours["no label"] = UNKNOWN
     return colours
 
 
@@ -161,44 +215,51 @@ def known(depth: Image) -> NDArray[np.bool_]:
 
 
 def draw_label(axis: Axes, label: Any) -> AxesImage | None:
-    """Draw `Boxes` on top of `axis`, or cover it with a mask (H, W) uint8 or a depth map (H, W) float32 in m.
+    """Draw boxes on top of a panel, or cover it with a mask or a depth map.
 
-    Returns the image of a depth map, whose label is the title of its colour bar; None for other
-    labels.
+    Args:
+        axis: panel of `make_panels`.
+        label: `Boxes`, a mask (H, W) uint8, or a depth map (H, W) float32 in m.
+
+    Returns:
+        The image of a depth map, whose label is the title of its colour bar; None for others.
     """
     if isinstance(label, Boxes):
-        for (left, top, right, bottom), number, score in zip(
-            *(each.tolist() for each in label), strict=True
-        ):
-            colour, corner = class_colour(number), (left - 0.5, top - 0.5)
-            axis.add_patch(
-                Rectangle(corner, right - left, bottom - top, fill=False, color=colour, lw=2)
-            )
+        columns = [column.tolist() for column in label]
+        for (left, top, right, bottom), number, score in zip(*columns, strict=True):
+            colour = class_colour(number)
+            corner = (left - 0.5, top - 0.5)
+            width, height = right - left, bottom - top
+            axis.add_patch(Rectangle(corner, width, height, fill=False, color=colour, lw=2))
             if score < 1:
-                axis.text(*corner, f"{score:.2f}", color="white", fontsize=7, va="bottom", clip_on=True,
-                          bbox={"facecolor": colour, "edgecolor": "none", "pad": 1})  # fmt: skip
+                style: Any = {"color": "white", "fontsize": 7, "va": "bottom", "clip_on": True}
+                background = {"facecolor": colour, "edgecolor": "none", "pad": 1}
+                axis.text(*corner, f"{score:.2f}", bbox=background, **style)
         return None
     if label.dtype == np.uint8:
-        colours = np.array(
-            [*(class_colour(number) for number in range(IGNORE)), UNKNOWN], np.float32
-        )
-        axis.imshow(colours[label], interpolation="nearest")
+        colours = [*(class_colour(number) for number in range(IGNORE)), UNKNOWN]
+        axis.imshow(np.array(colours, np.float32)[label], interpolation="nearest")
         return None
     axis.imshow(np.broadcast_to(np.array(UNKNOWN, np.float32), (*label.shape, 3)))
     depth = np.ma.masked_array(label, ~known(label))
-    return axis.imshow(
-        depth, "viridis_r", norm=LogNorm(), interpolation="nearest", label="depth in m"
-    )
+    norm = LogNorm()
+    return axis.imshow(depth, "viridis_r", norm=norm, interpolation="nearest", label="depth in m")
 
 
-def add_bar(axis: Axes, shown: AxesImage, title: str) -> None:
-    """Add a colour bar next to a panel, with ticks at its ends and at round numbers or zero in between."""
-    low, high = shown.get_clim()
+def add_bar(axis: Axes, image: AxesImage, title: str) -> None:
+    """Add a colour bar next to a panel, with ticks at its ends and at round numbers or zero.
+
+    Args:
+        axis: panel of `make_panels`.
+        image: image of the panel.
+        title: title of the colour bar.
+    """
+    low, high = image.get_clim()
     between = [0.0]
-    if isinstance(shown.norm, LogNorm):
+    if isinstance(image.norm, LogNorm):
         values = LogLocator(subs=(1, 2, 5)).tick_values(low, high)
-        between = [value for value in values if APART * low <= value <= high / APART]
-    bar = axis.figure.colorbar(shown, cax=axis.inset_axes(BAR))
+        between = [v for v in values if MIN_TICK_RATIO * low <= v <= high / MIN_TICK_RATIO]
+    bar = axis.figure.colorbar(image, cax=axis.inset_axes(BAR))
     ticks = [low, *between, *[high] * (high > low)]
     bar.set_ticks(ticks, labels=[f"{tick:.3g}".replace("-", "−") for tick in ticks])
     bar.minorticks_off()
@@ -220,7 +281,13 @@ class ReconstructedSegment(NamedTuple):
 def draw_segments(
     segments: Sequence[ReconstructedSegment], path: Path, target: str = "intensity"
 ) -> None:
-    """Write a PNG with five pictures per segment; `target`, a key of `TARGETS`, is the target of the reconstruction."""
+    """Write a PNG with five pictures per segment.
+
+    Args:
+        segments: all masked, or all not.
+        path: file to write.
+        target: key of `TARGETS`, the target of the reconstruction.
+    """
     is_masked = bool(segments[0].mask.any())
     colours = POLARITIES | ({"masked": MASKED} if is_masked else {})
     columns = (
@@ -231,18 +298,19 @@ def draw_segments(
         "for comparison: intensity, Eq. 6",
     )
     unit = "events" if target == "histograms" else "log intensity"
-    figure, panels = make_panels(
-        len(segments), columns, segments[0].mask.shape, RECONSTRUCTION_WIDTH, 3, colours
-    )
+    size = segments[0].mask.shape
+    figure, panels = make_panels(len(segments), columns, size, RECONSTRUCTION_WIDTH, 3, colours)
     for axes, segment in zip(panels, segments, strict=True):
         axes[0].set_ylabel(segment.title, fontsize=10)
-        seen, reach = event_image(segment.histogram), reach_of(segment.target)
-        seen[segment.mask] = MASKED
-        # Visible pixels show the target, for comparison with the reconstruction.
-        replaced = segment.mask if is_masked else np.ones_like(segment.mask)
+        masked_events = event_image(segment.histogram)
+        masked_events[segment.mask] = MASKED
+        reconstruction = segment.reconstruction
+        if is_masked:  # visible pixels show the target, for comparison
+            reconstruction = np.where(segment.mask, reconstruction, segment.target)
+        reach = reach_of(segment.target)
         show_events(axes[0], segment.histogram)
-        axes[1].imshow(seen, interpolation="nearest")
+        axes[1].imshow(masked_events, interpolation="nearest")
         show_grey(axes[2], segment.target, unit, reach)
-        show_grey(axes[3], np.where(replaced, segment.reconstruction, segment.target), unit, reach)
+        show_grey(axes[3], reconstruction, unit, reach)
         show_grey(axes[4], segment.high_pass)
     save_figure(figure, path, dpi=100)

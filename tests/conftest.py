@@ -5,6 +5,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from tespec.runs import finetune, pretrain
 from tespec.sample import DATASETS, make_world
 
 # No deadline: the time of an example depends on the machine's load.
@@ -22,6 +23,18 @@ def cache_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def unchecked_memory() -> Iterator[None]:
+    """Skip the estimate of memory before each training, which takes longer than a short training.
+
+    tests/runs/test_memory.py checks it.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (finetune, pretrain):
+            patch.setattr(module, "require_memory", lambda *_, **__: None)
+        yield
+
+
 @pytest.fixture
 def without_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Work in a folder without data, with an empty cache in it."""
@@ -32,7 +45,7 @@ def without_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def tiny_world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Path of the "tiny" sample world, seed 0, with all data sets; the test processes of a run share one copy."""
+    """The "tiny" sample world, seed 0, with all data sets, shared by the test processes."""
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     return make_world("tiny", root=shared / "worlds", processes=1, datasets=DATASETS)

@@ -52,7 +52,7 @@ def forgotten_afterwards():
 
 
 def follow(command, folder, *more):
-    """Run `python benchmarks/VERB.py ...` in a folder, with more arguments; returns its stdout and stderr."""
+    """Run `python benchmarks/VERB.py ...` in a folder; returns its stdout and stderr."""
     python, script, *arguments = shlex.split(command)
     assert (python, Path(script).parent.name) == ("python", "benchmarks")
     with (

@@ -1,4 +1,4 @@
-"""Values that the authors' own functions returned; `tests/data/published/README.md` names each function."""
+"""Values of the authors' functions, which `tests/data/published/README.md` names."""
 
 from pathlib import Path
 
@@ -21,6 +21,6 @@ def assert_loss(found: Tensor, published: Tensor) -> None:
 
 
 def assert_gradient(found: Tensor, published: Tensor) -> None:
-    """Compare a gradient with the authors': the norm of the difference is within 1e-4 of the norm."""
+    """Compare a gradient with the authors': within 1e-4 of its norm."""
     difference = (found.detach().to(published.dtype) - published).norm()
     assert difference <= 1e-4 * published.norm() + 1e-12, f"{difference} of {published.norm()}"

@@ -1,4 +1,4 @@
-"""Helpers for tests of runs: a setup in a folder, a stop after a step, and pre-training without pictures."""
+"""Helpers for tests of runs: a setup in a folder, a stop after a step, no pictures."""
 
 import signal
 from contextlib import contextmanager
@@ -32,10 +32,10 @@ def cell_spec(
     profile=None,
     **more,
 ):
-    """Specification of a cell on the sample world in `world`; `more`: other attributes of the spec or its setup."""
+    """Specification of a cell on a sample world; `more`: attributes of the spec or its setup."""
     register_methods()
-    own = {each.name for each in fields(CellSpec)} & more.keys()
-    spec = {name: more.pop(name) for name in own}
+    of_spec = {field.name for field in fields(CellSpec)} & more.keys()
+    spec = {name: more.pop(name) for name in of_spec}
     data = spec.pop("data", Data(world / task, "sample"))
     settings = spec.pop("settings", None) or settings_of(data, task, arch, profile, changes)
     kind = Prior if method == PRIOR else find_method(method)
@@ -52,7 +52,7 @@ def cell_spec(
 
 @contextmanager
 def stopped_after(step, by=signal.SIGINT, trained=0.0):
-    """Within the context, signal `by` stops runs at a step, and `trained` seconds are added to their training time."""
+    """Stop runs inside the block at a step by a signal, after `trained` more seconds."""
     original = CheckpointHook.after_train_iter
 
     def stopping(hook, loop, *arguments):
@@ -68,7 +68,7 @@ def stopped_after(step, by=signal.SIGINT, trained=0.0):
 
 @contextmanager
 def short_pretrainings():
-    """Within the context, pre-training draws no pictures, which take most of the time of a short one."""
+    """Draw no pictures of pre-trainings inside the block; a short one would mostly draw."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tespec.runs.pretrain.draw_reconstructions", lambda *_: None)
         yield

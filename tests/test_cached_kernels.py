@@ -1,4 +1,4 @@
-"""numba reuses a cached kernel while its file is unchanged, so kernels must not read names of other files."""
+"""numba reuses a kernel while its file is unchanged: kernels read no names of other files."""
 
 import ast
 
@@ -9,45 +9,35 @@ LIBRARIES = {"math", "numpy", "numba"}  # safe to read: numba keeps a cache for 
 
 
 def is_cached(function):
-    return any(
-        "njit" in ast.unparse(each) and "cache=True" in ast.unparse(each)
-        for each in function.decorator_list
-    )
+    decorators = [ast.unparse(decorator) for decorator in function.decorator_list]
+    return any("njit" in text and "cache=True" in text for text in decorators)
 
 
 def names(node):
-    return {
-        each.id
-        for each in ast.walk(node)
-        if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load)
-    }
+    nodes = [name for name in ast.walk(node) if isinstance(name, ast.Name)]
+    return {name.id for name in nodes if isinstance(name.ctx, ast.Load)}
 
 
 def baked_in(source):
-    """List of "kernel reads name", for names of other files and constants computed from them in cached kernels."""
-    tree, others, found = ast.parse(source), set(), []
+    """List "kernel reads name" of cached kernels, for names from other files."""
+    tree = ast.parse(source)
+    others = set()
+    readings = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            others |= {
-                each.asname or each.name.split(".")[0]
-                for each in node.names
-                if each.name not in LIBRARIES
-            }
+            modules = [module for module in node.names if module.name not in LIBRARIES]
+            others |= {module.asname or module.name.split(".")[0] for module in modules}
         elif isinstance(node, ast.ImportFrom) and node.module not in LIBRARIES:
-            others |= {each.asname or each.name for each in node.names}
+            others |= {name.asname or name.name for name in node.names}
     for node in tree.body:
         if isinstance(node, ast.Assign) and names(node.value) & others:
-            others |= {
-                each.id
-                for target in node.targets
-                for each in ast.walk(target)
-                if isinstance(each, ast.Name)
-            }
+            targets = [name for target in node.targets for name in ast.walk(target)]
+            others |= {name.id for name in targets if isinstance(name, ast.Name)}
         if isinstance(node, ast.FunctionDef) and is_cached(node):
-            arguments = {each.arg for each in ast.walk(node.args) if isinstance(each, ast.arg)}
+            arguments = {arg.arg for arg in ast.walk(node.args) if isinstance(arg, ast.arg)}
             read = set().union(*map(names, node.body)) - arguments
-            found += [f"{node.name} reads {name}" for name in sorted(read & others)]
-    return found
+            readings += [f"{node.name} reads {name}" for name in sorted(read & others)]
+    return readings
 
 
 def test_no_cached_kernel_reads_a_name_of_another_file():

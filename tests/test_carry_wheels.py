@@ -1,4 +1,4 @@
-"""tools/carry_wheels.sh carries every package of the harness that is not part of a machine with PyTorch."""
+"""tools/carry_wheels.sh carries all packages that a machine with PyTorch lacks."""
 
 import importlib.metadata as metadata
 import re
@@ -13,15 +13,16 @@ ONLY_TABLES = ("pandas", "tabulate")  # which benchmarks/gpu.py does not make
 
 def with_dependencies(*names):
     """Names of distributions and of all that they require."""
-    todo, seen = [*names], set()
+    todo = [*names]
+    visited = set()
     while todo:
         name = canonicalize_name(todo.pop())
-        if name not in seen:
-            seen.add(name)
+        if name not in visited:
+            visited.add(name)
             # torch for CPUs lacks the packages of CUDA
             with suppress(metadata.PackageNotFoundError):
-                todo += [each.name for each in requirements(name, (), "3.12")]
-    return seen
+                todo += [package.name for package in requirements(name, (), "3.12")]
+    return visited
 
 
 def test_the_carried_and_the_stated_packages_are_all_that_the_harness_requires():
@@ -30,5 +31,5 @@ def test_the_carried_and_the_stated_packages_are_all_that_the_harness_requires()
         for name in re.findall(r"PACKAGES:-(.*?)\}", SCRIPT, re.DOTALL)[0].split()
     }
     (stated,) = re.findall(r"^# [^#]*?(torch, [^#]*?) and OpenCV must be", SCRIPT, re.MULTILINE)
-    there = with_dependencies(*stated.split(", "), "opencv-python", *ONLY_TABLES)
-    assert with_dependencies("tespec") - there - carried <= {"tespec"}
+    installed = with_dependencies(*stated.split(", "), "opencv-python", *ONLY_TABLES)
+    assert with_dependencies("tespec") - installed - carried <= {"tespec"}

@@ -16,15 +16,15 @@ CUDA = re.compile(r"(nvidia|cuda)-|triton$")
 
 
 def pins(python):
-    """Specifiers, by package name, of the lines of constraints.txt that apply to a Python version."""
+    """Specifiers by package name, of the lines of constraints.txt for a Python version."""
     texts = [
         line.split("#")[0].strip()
         for line in (REPOSITORY / "constraints.txt").read_text().splitlines()
     ]
-    held = [each for each in map(Requirement, filter(None, texts)) if applies(each.marker, python)]
-    found = {canonicalize_name(each.name): each.specifier for each in held}
-    assert len(found) == len(held), f"a name is pinned twice for Python {python}"
-    return found
+    pinned = [pin for pin in map(Requirement, filter(None, texts)) if applies(pin.marker, python)]
+    specifiers = {canonicalize_name(pin.name): pin.specifier for pin in pinned}
+    assert len(specifiers) == len(pinned), f"a name is pinned twice for Python {python}"
+    return specifiers
 
 
 def applies(marker, python, extra=""):
@@ -51,12 +51,13 @@ def test_every_pin_names_one_version_of_the_declared_range(python):
 
 def test_everything_that_is_installed_for_the_project_is_pinned():
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
-    todo, seen = requirements("tespec", EXTRAS, python), {"tespec"}
+    todo = requirements("tespec", EXTRAS, python)
+    required = {"tespec"}
     while todo:
         requirement = todo.pop()
         name = canonicalize_name(requirement.name)
-        if name not in seen and not CUDA.match(name):
-            seen.add(name)
+        if name not in required and not CUDA.match(name):
+            required.add(name)
             todo += requirements(name, tuple(requirement.extras), python)
-    assert len(seen) > 60
-    assert seen - {"tespec"} <= set(pins(python))
+    assert len(required) > 60
+    assert required - {"tespec"} <= set(pins(python))

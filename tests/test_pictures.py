@@ -49,11 +49,11 @@ LEAST = {"ddd17": 28.0, "dsec": 18.0, "gen1": 45.0, "1mpx": 45.0}
 
 
 def least_distance(colours, eyes):
-    """Minimum distance of sRGB colours (N, 3) as seen by `eyes`, in CIE L*a*b* with white point D65."""
+    """Minimum distance of sRGB colours (N, 3) seen by `eyes`, in CIE L*a*b* (D65)."""
     colours = np.asarray(colours, float)
     linear = np.where(colours <= 0.04045, colours / 12.92, ((colours + 0.055) / 1.055) ** 2.4)
-    seen = np.clip(linear @ np.asarray(eyes).T, 0, 1).astype(np.float32)
-    return pdist(cv2.cvtColor(seen[None], cv2.COLOR_LRGB2Lab)[0]).min()
+    visible = (linear @ np.asarray(eyes).T).clip(0, 1).astype(np.float32)
+    return pdist(cv2.cvtColor(visible[None], cv2.COLOR_LRGB2Lab)[0]).min()
 
 
 @pytest.mark.parametrize("eyes", EYES)
@@ -62,7 +62,7 @@ def test_colours_are_told_apart(eyes):
         classes = read_yaml(REPOSITORY / "configs" / "tasks" / f"{task}.yaml")["classes"]
         colours = list(colours_of([], classes).values())
         assert least_distance(colours, EYES[eyes]) >= least
-        assert min(least_distance([each, UNKNOWN], EYES[eyes]) for each in colours) >= 20
+        assert min(least_distance([colour, UNKNOWN], EYES[eyes]) for colour in colours) >= 20
     assert least_distance([POSITIVE, NEGATIVE, MASKED, (1, 1, 1)], EYES[eyes]) >= 30
     assert least_distance([to_rgb(marker["color"]) for marker in MARKERS], EYES[eyes]) >= 10
 
@@ -82,8 +82,8 @@ def test_a_mask_has_the_colours_of_its_legend():
     assert draw_label(axes[0, 0], mask) is None
     drawn = np.asarray(axes[0, 0].images[-1].get_array())
     assert drawn.shape == (1, 12, 3)  # no alpha, so opaque
-    assert [to_hex(each) for each in drawn[0]] == [
-        to_hex(each) for each in legend_of(figure).values()
+    assert [to_hex(colour) for colour in drawn[0]] == [
+        to_hex(colour) for colour in legend_of(figure).values()
     ]
     assert list(legend_of(figure)) == [*classes, "no label"]
     assert len(set(legend_of(figure).values())) == 12
@@ -149,9 +149,9 @@ def test_masked_pixels_are_replaced_on_the_targets_scale_and_columns_name_target
     figures = []
     monkeypatch.setattr(pictures, "save_figure", lambda figure, path, dpi: figures.append(figure))
     shown = segment()._replace(reconstruction=5 * segment().reconstruction)
-    whole = shown._replace(mask=np.zeros((24, 32), bool))  # as for an autoencoder
-    for each in (shown, whole):
-        draw_segments([each], tmp_path / "x.png", "histograms")
+    unmasked_segment = shown._replace(mask=np.zeros((24, 32), bool))  # as for an autoencoder
+    for row in (shown, unmasked_segment):
+        draw_segments([row], tmp_path / "x.png", "histograms")
     masked, unmasked = (figure.axes[:5] for figure in figures)
     assert masked[2].get_title() == "target: positive minus negative events"
     assert [bar.get_ylabel() for axis in masked for bar in axis.child_axes] == [
@@ -159,13 +159,17 @@ def test_masked_pixels_are_replaced_on_the_targets_scale_and_columns_name_target
         "events",
         "log intensity",
     ]
-    seen, expected, result = (masked[place].images[0] for place in (1, 2, 3))
-    np.testing.assert_allclose(np.asarray(seen.get_array())[shown.mask], MASKED[0], rtol=1e-6)
+    visible, expected, result = (masked[column].images[0] for column in (1, 2, 3))
+    np.testing.assert_allclose(np.asarray(visible.get_array())[shown.mask], MASKED[0], rtol=1e-6)
     assert list(legend_of(figures[0]))[2] == "masked"
     assert expected.get_clim() == result.get_clim()
     np.testing.assert_array_equal(
         result.get_array(), np.where(shown.mask, shown.reconstruction, shown.target)
     )
     assert (unmasked[1].get_title(), unmasked[3].get_title()) == ("input", "reconstruction")
-    np.testing.assert_allclose(unmasked[1].images[0].get_array(), event_image(whole.histogram))
-    np.testing.assert_array_equal(unmasked[3].images[0].get_array(), whole.reconstruction)
+    np.testing.assert_allclose(
+        unmasked[1].images[0].get_array(), event_image(unmasked_segment.histogram)
+    )
+    np.testing.assert_array_equal(
+        unmasked[3].images[0].get_array(), unmasked_segment.reconstruction
+    )

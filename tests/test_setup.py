@@ -1,4 +1,4 @@
-"""Installation: choice of the interpreter, OpenCV without a display, and targets of the Makefile."""
+"""Installation: choice of the interpreter, OpenCV without a display, Makefile."""
 
 import re
 import shutil

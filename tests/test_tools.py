@@ -113,7 +113,7 @@ def rates():
 
 
 def test_profile_sample_has_the_learning_rates_that_the_committed_results_choose(rates):
-    expected = rates["chosen_rates"]()
+    expected = rates["chosen_rates"](rates["read"]())
     assert set(expected) == set(rates["compared_methods"]())
     for profile in ("sample", "study", "smoke"):
         assert {
@@ -143,19 +143,17 @@ def test_the_lower_loss_is_chosen_unless_the_last_stage_collapses_there(
 def test_learning_rates_are_searched_once_and_what_changes_is_printed(
     rates, tiny_world, tmp_path, capsys
 ):
-    out, places = (
-        tmp_path / "rates.csv",
-        {"work": tmp_path / "work", "world": tiny_world, "steps": 3},
-    )
-    rates["main"](only=("imagenet",), out=out, **places)
+    out = tmp_path / "rates.csv"
+    options = {"work": tmp_path / "work", "world": tiny_world, "steps": 3}
+    rates["main"](only=("imagenet",), out=out, **options)
     printed, table = capsys.readouterr().out, pd.read_csv(out)
     assert list(table["peak_lr"]) == list(rates["RATES"])
     (chosen,) = table[table["chosen"] == "yes"]["peak_lr"]
-    assert rates["chosen_rates"](out) == {"imagenet": chosen}
+    assert rates["chosen_rates"](rates["read"](out)) == {"imagenet": chosen}
     present = pretraining_settings("imagenet", "sample").optimisation.peak_lr
     assert ("imagenet: {optimisation: {peak_lr:" in printed) == (chosen != present)
     written = out.read_bytes()
     (tmp_path / "work").rename(tmp_path / "moved")
-    rates["main"](only=("imagenet",), out=out, **places)
+    rates["main"](only=("imagenet",), out=out, **options)
     assert out.read_bytes() == written
     assert not (tmp_path / "work").exists()

@@ -1,4 +1,4 @@
-"""Fuzz every reader of untrusted files: a damaged file must be read, or refused with a one-line error.
+"""Fuzz every reader of untrusted files: a damaged file is read, or refused with a one-line error.
 
 python tools/fuzz.py --cases 100000
 python tools/fuzz.py --only network --seed 3 --first 1234 --cases 1     # repeat one case
@@ -10,7 +10,6 @@ case, after which the next runs.
 
 from __future__ import annotations
 
-import argparse
 import faulthandler
 import io
 import json
@@ -39,6 +38,7 @@ from typing import Any, NamedTuple
 
 import tespec.core.compat  # noqa: F401  # before mmengine
 
+import cyclopts
 import h5py
 import hdf5plugin
 import numpy as np
@@ -70,166 +70,160 @@ MEMORY = 1 << 30  # bytes that a case may use
 ADDRESSES = 4 * MEMORY  # bytes that a case may allocate without using them
 SHOWN = 5  # failures printed per target
 # in memory if available, because hundreds of thousands of files are written
-ROOM = Path("/dev/shm")
+SHARED_MEMORY = Path("/dev/shm")
 CONTEXT = multiprocessing.get_context("forkserver")
 # imports take seconds
 CONTEXT.set_forkserver_preload(["tespec.inference", "tespec.runs.data", "tespec.sample"])
 Rng = np.random.Generator
 
 HOSTILE: tuple[Any, ...] = (
-    None, True, -1, 0, 2**63, 10**400, -1e308, "", "x" * 5000, "../../../etc/passwd", "/etc/passwd", "\x00", "NaN",
-    [], {}, {"": None}, [None] * 50, "<script>alert(1)</script>", "1e999", math.nan, math.inf, [[[[[[[[[[]]]]]]]]]],
-)  # fmt: skip
+    *(None, True, -1, 0, 2**63, 10**400, -1e308, math.nan, math.inf),
+    *("", "x" * 5000, "../../../etc/passwd", "/etc/passwd", "\x00", "NaN", "1e999"),
+    *("<script>alert(1)</script>", [], {}, {"": None}, [None] * 50, [[[[[[[[[[]]]]]]]]]]),
+)
 LENGTHS = (0, 2**31 - 1, 2**32 - 1, 2**63 - 1, 2**64 - 1)
 
 
-def pick(rng: Rng, values: Any) -> Any:
+def _pick(rng: Rng, values: Any) -> Any:
     return values[rng.integers(len(values))]
 
 
-def damage(path: Path, rng: Rng) -> None:
+# Each function below damages the file at a path.
+
+
+def _damage_bytes(path: Path, rng: Rng) -> None:
     """Truncate the file, change or insert bytes, or overwrite some with a large length."""
-    data, kind = bytearray(path.read_bytes()), rng.integers(0, 8)
-    place = int(rng.integers(0, max(1, len(data) - 8)))
+    data = bytearray(path.read_bytes())
+    kind = rng.integers(0, 8)
+    position = int(rng.integers(0, max(1, len(data) - 8)))
     if kind == 0:
-        del data[place:]
+        del data[position:]
     elif kind == 1:
-        data[place:place] = rng.bytes(int(rng.integers(1, 40)))
+        data[position:position] = rng.bytes(int(rng.integers(1, 40)))
     elif kind == 2:
-        data[place : place + 8] = struct.pack("<Q", pick(rng, LENGTHS))
+        data[position : position + 8] = struct.pack("<Q", _pick(rng, LENGTHS))
     else:
-        for place in rng.integers(0, max(1, len(data)), rng.integers(1, 6)):
-            data[place : place + 1] = rng.bytes(1)
+        for position in rng.integers(0, max(1, len(data)), rng.integers(1, 6)):
+            data[position : position + 1] = rng.bytes(1)
     path.write_bytes(bytes(data))
 
 
-def changed(value: Any, rng: Rng) -> Any:
+def _changed(value: Any, rng: Rng) -> Any:
     """Copy of `value` with a random part replaced, removed or duplicated."""
-    parts = (
-        dict(value if isinstance(value, dict) else enumerate(value))
-        if isinstance(value, dict | list)
-        else {}
-    )
+    parts: dict[Any, Any] = {}
+    if isinstance(value, dict | list):
+        parts = dict(value if isinstance(value, dict) else enumerate(value))
     if parts and rng.random() < 0.85:
-        key, kind = pick(rng, list(parts)), rng.random()
+        key = _pick(rng, list(parts))
+        kind = rng.random()
         if kind < 0.12:
             del parts[key]
         elif kind < 0.17:
-            parts[str(pick(rng, HOSTILE))[:50]] = parts[key]
+            parts[str(_pick(rng, HOSTILE))[:50]] = parts[key]
         else:
-            parts[key] = changed(parts[key], rng)
+            parts[key] = _changed(parts[key], rng)
         return parts if isinstance(value, dict) else list(parts.values())
     if type(value) in (int, float) and rng.random() < 0.3:
-        return pick(rng, [-value, value * 10**9, str(value)])
-    return pick(rng, HOSTILE)
+        return _pick(rng, [-value, value * 10**9, str(value)])
+    return _pick(rng, HOSTILE)
 
 
-def damage_text(path: Path, rng: Rng) -> None:
+def _damage_text(path: Path, rng: Rng) -> None:
     content = json.loads(path.read_text(encoding="utf-8"))
     for _ in range(int(rng.integers(1, 4))):
-        content = changed(content, rng)
+        content = _changed(content, rng)
     path.write_text(json.dumps(content), encoding="utf-8", errors="replace")
 
 
-KINDS: tuple[Any, ...] = ("<u2", "u1", "<i8", "<f4", "?", "S7", "V3", h5py.string_dtype(), h5py.ref_dtype,
-                          h5py.vlen_dtype(np.int32), np.dtype([("a", "<i4")]), np.dtype(("<f8", (1000,))))  # fmt: skip
+KINDS: tuple[Any, ...] = (
+    *("<u2", "u1", "<i8", "<f4", "?", "S7", "V3"),
+    *(h5py.string_dtype(), h5py.ref_dtype, h5py.vlen_dtype(np.int32)),
+    *(np.dtype([("a", "<i4")]), np.dtype(("<f8", (1000,)))),
+)
 SHAPES = ((), (0,), (1,), (60,), (61,), (60, 4), (10**9,), (2**62,), (10**9, 9, 9))
+PLUGINS = (
+    *(hdf5plugin.Zstd(), hdf5plugin.LZ4(), hdf5plugin.Blosc(), hdf5plugin.Bitshuffle()),
+    *(hdf5plugin.BZip2(), hdf5plugin.Blosc2(), hdf5plugin.SZ3(absolute=0.1)),
+)
 FILTERS: tuple[dict[str, Any], ...] = (
-    {}, {"scaleoffset": 3}, {"fletcher32": True}, {"compression": "gzip"}, {"compression": "lzf", "shuffle": True},
-    *(dict(each()) for each in (hdf5plugin.Zstd, hdf5plugin.LZ4, hdf5plugin.Blosc, hdf5plugin.Bitshuffle,
-                                hdf5plugin.BZip2, hdf5plugin.Blosc2)),
-    dict(hdf5plugin.SZ3(absolute=0.1)),
-)  # fmt: skip
+    {},
+    {"scaleoffset": 3},
+    {"fletcher32": True},
+    {"compression": "gzip"},
+    {"compression": "lzf", "shuffle": True},
+    *(dict(plugin) for plugin in PLUGINS),
+)
 
 
-def damage_hdf5(path: Path, rng: Rng) -> None:
-    """Overwrite bytes of a chunk of a dataset, or replace it by a link, a group or another dataset."""
+def _damage_hdf5(path: Path, rng: Rng) -> None:
+    """Overwrite bytes of a chunk of a dataset, or replace it by a link, a group or another one."""
     with h5py.File(path, "r+") as file:
         names: list[str] = []
-        file.visititems(
-            lambda name, found: names.append(name) if isinstance(found, h5py.Dataset) else None
-        )
-        name, kind = pick(rng, names), rng.integers(7)
+        file.visit(names.append)
+        name = _pick(rng, [name for name in names if isinstance(file[name], h5py.Dataset)])
+        kind = rng.integers(7)
         if kind < 3 and file[name].chunks:
-            place = (0,) * file[name].ndim
-            content = bytearray(file[name].id.read_direct_chunk(place)[1])
-            content[rng.integers(len(content)) :] = rng.bytes(int(rng.integers(0, 3000)))
-            file[name].id.write_direct_chunk(
-                place, bytes(content), filter_mask=int(rng.integers(0, 4))
-            )
+            offset = (0,) * file[name].ndim
+            chunk = bytearray(file[name].id.read_direct_chunk(offset)[1])
+            chunk[rng.integers(len(chunk)) :] = rng.bytes(int(rng.integers(0, 3000)))
+            skipped_filters = int(rng.integers(0, 4))
+            file[name].id.write_direct_chunk(offset, bytes(chunk), filter_mask=skipped_filters)
             return
         del file[name]
         if kind < 5:
-            file[name] = pick(
-                rng,
-                [h5py.SoftLink(names[0]), h5py.ExternalLink(str(path.parent / "other.h5"), "/a")],
-            )
+            external = h5py.ExternalLink(str(path.parent / "other.h5"), "/a")
+            file[name] = _pick(rng, [h5py.SoftLink(names[0]), external])
         elif kind == 5:
             file.create_group(name)
         else:
-            shape = pick(rng, SHAPES)
-            chunks = {"chunks": tuple(min(side, 64) for side in shape)} | pick(rng, FILTERS)
+            shape = _pick(rng, SHAPES)
+            options = {"chunks": tuple(min(side, 64) for side in shape)} | _pick(rng, FILTERS)
+            if not all(shape) or not shape:
+                options = {}
             # some combinations are invalid
             with suppress(OSError, ValueError, TypeError, RuntimeError, OverflowError):
-                file.create_dataset(
-                    name, shape, pick(rng, KINDS), **(chunks if shape and all(shape) else {})
-                )
+                file.create_dataset(name, shape, _pick(rng, KINDS), **options)
 
 
-def damage_arrays(path: Path, rng: Rng) -> None:
-    """Change an array of a `.npy` or `.npz` file, or the shape that its header states."""
+def _damage_arrays(path: Path, rng: Rng) -> None:
+    """Change an array of a `.npy` or `.npz` file, or the shape in its header."""
     loaded = np.load(path)
     arrays = {"": loaded} if path.suffix == ".npy" else dict(loaded)
-    name, kind = pick(rng, list(arrays)), rng.integers(4)
+    name = _pick(rng, list(arrays))
+    kind = rng.integers(4)
     array = arrays.pop(name)
     if kind == 0:
         array = array.reshape([1] * int(rng.integers(0, 3)) + [-1])
     elif kind == 1:
         values = np.resize(np.frombuffer(array.tobytes(), "u1"), int(rng.integers(0, 100)))
-        array = values.astype(pick(rng, ("f4", "i8", "?", "S7", "M8[s]")))
-    stated = np.lib.format.header_data_from_array_1_0(array)
+        array = values.astype(_pick(rng, ("f4", "i8", "?", "S7", "M8[s]")))
+    header = np.lib.format.header_data_from_array_1_0(array)
+    if kind == 2:
+        header["shape"] = _pick(rng, SHAPES)
     stored = io.BytesIO()
-    np.lib.format.write_array_header_2_0(
-        stored, stated | ({"shape": pick(rng, SHAPES)} if kind == 2 else {})
-    )
+    np.lib.format.write_array_header_2_0(stored, header)
     content = stored.getvalue() + array.tobytes()
     if path.suffix == ".npy":
         path.write_bytes(content)
         return
-    with zipfile.ZipFile(
-        path, "w", int(rng.choice([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED]))
-    ) as archive:
+    compression = int(rng.choice([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED]))
+    with zipfile.ZipFile(path, "w", compression) as archive:
         for other, values in arrays.items():
             with archive.open(f"{other}.npy", "w") as file:
                 np.save(file, values)
         archive.writestr(f"{name}.npy", content)
 
 
-FIELDS = (
-    "",
-    "nan",
-    "inf",
-    "-1",
-    "1e400",
-    "9" * 400,
-    "0x1",
-    "x",
-    "1,2",
-    "\0",
-    '"',
-    "#",
-    "\r",
-    "\ufeff",
-    "1_000",
-    "2.5",
-)
+FIELDS = ("", "nan", "inf", "-1", "1e400", "9" * 400, "0x1", "x", "1,2", "\0", '"', "#", "\r")
+FIELDS += ("\ufeff", "1_000", "2.5")
 
 
-def damage_lines(path: Path, rng: Rng) -> None:
+def _damage_lines(path: Path, rng: Rng) -> None:
     """Replace a field of a text file, or remove, repeat or swap lines."""
     lines = path.read_text().splitlines()
     for _ in range(int(rng.integers(1, 4))):
-        line, kind = int(rng.integers(len(lines))), rng.integers(8)
+        line = int(rng.integers(len(lines)))
+        kind = rng.integers(8)
         if kind == 0:
             del lines[line:]
         elif kind == 1:
@@ -238,76 +232,71 @@ def damage_lines(path: Path, rng: Rng) -> None:
             lines[0], lines[line] = lines[line], lines[0]
         else:
             parts = re.split(r"([, ])", lines[line])
-            parts[rng.integers(len(parts))] = pick(rng, FIELDS)
+            parts[rng.integers(len(parts))] = _pick(rng, FIELDS)
             lines[line] = "".join(parts)
         if not lines:
             break
-    path.write_text(pick(rng, ("\n", "\n", "\r\n", "\r")).join(lines) + "\n", newline="")
+    path.write_text(_pick(rng, ("\n", "\n", "\r\n", "\r")).join(lines) + "\n", newline="")
 
 
-DTYPES = (
-    torch.float16,
-    torch.float64,
-    torch.int64,
-    torch.bool,
-    torch.float8_e4m3fn,
-    torch.complex64,
-)
+DTYPES = (torch.float16, torch.float64, torch.int64, torch.bool)
+DTYPES += (torch.float8_e4m3fn, torch.complex64)
 
 
-def damage_tensors(path: Path, rng: Rng) -> None:
+def _damage_tensors(path: Path, rng: Rng) -> None:
     """Change name, shape or dtype of a tensor, and change or drop the recipe."""
     with safe_open(path, framework="pt") as file:
         recipe = json.loads(file.metadata()["tespec"])
     tensors = load_file(path)
-    name = pick(rng, sorted(tensors))
+    name = _pick(rng, sorted(tensors))
     tensor = tensors.pop(name)
-    name, tensor = pick(rng, [
-        (str(pick(rng, HOSTILE))[:40] + name, tensor),
-        (name, tensor.reshape([1] * int(rng.integers(0, 5)) + [-1])),
-        (name, tensor.to(pick(rng, DTYPES))),
-        (name, tensor.flatten()[:0]),
-        (name, tensor),
-    ])  # fmt: skip
+    shape = [1] * int(rng.integers(0, 5)) + [-1]
+    choices = [tensor, tensor.reshape(shape), tensor.to(_pick(rng, DTYPES)), tensor.flatten()[:0]]
+    kind = int(rng.integers(len(choices) + 1))
+    if kind == len(choices):
+        name = str(_pick(rng, HOSTILE))[:40] + name
+    else:
+        tensor = choices[kind]
     tensors[name] = tensor.contiguous()
-    text = (
-        json.dumps(changed(recipe, rng) if rng.random() < 0.5 else recipe)
-        .encode("utf-8", "replace")
-        .decode()
-    )
+    if rng.random() < 0.5:
+        recipe = _changed(recipe, rng)
+    text = json.dumps(recipe).encode("utf-8", "replace").decode()
     save_file(tensors, path, metadata={"tespec": text} if rng.random() < 0.9 else None)
 
 
-CONTENTS: dict[str, Callable[[Path, Rng], None]] = {
-    ".json": damage_text, ".h5": damage_hdf5, ".hdf5": damage_hdf5, ".safetensors": damage_tensors,
-    ".npy": damage_arrays, ".npz": damage_arrays, ".csv": damage_lines, ".txt": damage_lines,
-}  # fmt: skip
-# What can be in the place of a file.
+DAMAGES: dict[str, Callable[[Path, Rng], None]] = {
+    ".json": _damage_text,
+    ".h5": _damage_hdf5,
+    ".hdf5": _damage_hdf5,
+    ".safetensors": _damage_tensors,
+    ".npy": _damage_arrays,
+    ".npz": _damage_arrays,
+    ".csv": _damage_lines,
+    ".txt": _damage_lines,
+}
+LINKS = ("/dev/zero", "/dev/full", "/dev/null", "loop", "/missing")
+# Other things than a file at its path.
 OTHER_KINDS: tuple[Callable[[Path], Any], ...] = (
     Path.mkdir,
     lambda path: os.mknod(path, stat.S_IFIFO | 0o600),
     lambda path: os.mknod(path, stat.S_IFSOCK | 0o600),
-    *(
-        partial(Path.symlink_to, target=target)
-        for target in ("/dev/zero", "/dev/full", "/dev/null", "loop", "/missing")
-    ),
+    *(partial(Path.symlink_to, target=target) for target in LINKS),
 )
 
 
-def harm(path: Path, rng: Rng) -> None:
-    """Damage a file, or one of a folder: its structured content, if it has any, its bytes, or its kind."""
-    victim = (
-        path
-        if path.is_file()
-        else pick(rng, sorted(each for each in path.rglob("*") if each.is_file()))
-    )
+def _harm(path: Path, rng: Rng) -> None:
+    """Damage a file, or one of a folder: its structured content, its bytes, or its kind."""
+    victim = path
+    if path.is_dir():
+        victim = _pick(rng, sorted(file for file in path.rglob("*") if file.is_file()))
     content = victim.read_bytes()
     victim.unlink()  # a hard link to the intact file
     if rng.random() < 0.03:
-        pick(rng, OTHER_KINDS)(victim)
+        _pick(rng, OTHER_KINDS)(victim)
         return
     victim.write_bytes(content)
-    (CONTENTS.get(victim.suffix, damage) if rng.random() < 0.6 else damage)(victim, rng)
+    function = DAMAGES.get(victim.suffix, _damage_bytes) if rng.random() < 0.6 else _damage_bytes
+    function(victim, rng)
 
 
 def write_store(path: Path) -> None:
@@ -316,31 +305,36 @@ def write_store(path: Path) -> None:
 
 
 def read_events(path: Path, sensor: Size | None = None) -> None:
-    """Read events and check the guarantees of every recording."""
+    """Read events and check the guarantees of every recording.
+
+    Args:
+        path: damaged recording.
+        sensor: height and width in px, for files without them.
+    """
     stream = open_events(path, sensor)
-    for t0, t1 in [
-        (stream.t_first, stream.t_last + 1),
-        (stream.t_first, stream.t_first + 40_000),
-        (60_000, 61_500),
-    ]:
+    height, width = stream.height, stream.width
+    first, end = stream.t_first, stream.t_last + 1
+    for t0, t1 in [(first, end), (first, first + 40_000), (60_000, 61_500)]:
         events = stream.slice(t0, t1)
         assert (np.diff(events.t) >= 0).all()
         if len(events.t):
             assert t0 <= events.t[0] <= events.t[-1] < t1
-            assert all(
-                found.max() < end
-                for found, end in zip(events[:2], (stream.width, stream.height), strict=True)
-            )
+            assert events.x.max() < width
+            assert events.y.max() < height
             assert events.p.max() <= 1
-        if max(stream.height, stream.width) < 2_000:
-            event_histogram(
-                *events, t_start=t0, t_end=t1, bins=2, height=stream.height, width=stream.width
-            )
-    assert len(stream.slice(stream.t_first, stream.t_last + 1).t) == stream.count
+        if max(height, width) < 2_000:
+            event_histogram(*events, t_start=t0, t_end=t1, bins=2, height=height, width=width)
+    assert len(stream.slice(first, end).t) == stream.count
 
 
 def read_dataset(task: str, root: Path, changes: Sequence[str] = ()) -> None:
-    """Read the labels of the test recordings, and the events of some windows."""
+    """Read the labels of the test recordings, and the events of some windows.
+
+    Args:
+        task: name of the task.
+        root: damaged data set.
+        changes: of settings.
+    """
     settings = settings_of(Data(root, "sample"), task, "recurrent", changes=changes)
     for recording in base.open_dataset(settings, root).recordings("test"):
         assert recording.histograms(0, 3, settings.binning).max() <= 10
@@ -350,9 +344,7 @@ def read_dataset(task: str, root: Path, changes: Sequence[str] = ()) -> None:
 def read_images(root: Path) -> None:
     images = open_images(root)
     paths = [*images.train, *images.held_out]
-    held_out_batch(
-        images, paths, [lambda image: torch.from_numpy(np.array(image.resize((16, 16))))]
-    )
+    held_out_batch(images, paths, [lambda im: torch.from_numpy(np.array(im.resize((16, 16))))])
 
 
 def network_weights() -> dict[str, torch.Tensor]:
@@ -360,13 +352,8 @@ def network_weights() -> dict[str, torch.Tensor]:
 
 
 def write_backbone(path: Path) -> None:
-    recipe = {
-        "bins": 1,
-        "in_channels": 2,
-        "sensor": [32, 32],
-        "backbone": "swin_micro",
-        "recurrent": False,
-    }
+    recipe = {"bins": 1, "in_channels": 2, "sensor": [32, 32]}
+    recipe |= {"backbone": "swin_micro", "recurrent": False}
     files.write_weights(path, network_weights(), recipe)
 
 
@@ -378,17 +365,15 @@ def read_backbone(path: Path) -> None:
 def write_network(path: Path) -> None:
     settings = config.finetuning_settings("gen1", "feedforward", "smoke")
     network = find_task(settings).network(settings, base.fresh_backbone(settings, (32, 32)))
-    recipe = config.as_facts(settings) | {
-        load.HISTOGRAMS: asdict(HistogramSpec.of(settings, (32, 32), 50.0))
-    }
+    histograms = asdict(HistogramSpec.of(settings, (32, 32), 50.0))
+    recipe = config.as_facts(settings) | {load.HISTOGRAMS: histograms}
     files.write_weights(path, network.state_dict(), recipe)
 
 
 def write_run(folder: Path) -> None:
     state = {"step": 3, "model": {"weight": torch.ones(4, 5)}, "state": (torch.ones(3), None)}
-    checkpoint.save_checkpoint(
-        folder, 3, {"run": "a", "trainer": state, "curve": {"curve": [{"step": 1.0}]}}
-    )
+    content = {"run": "a", "trainer": state, "curve": {"curve": [{"step": 1.0}]}}
+    checkpoint.save_checkpoint(folder, 3, content)
 
 
 def read_run(run: Path) -> None:
@@ -403,8 +388,14 @@ OTHERS = ("train", "val", "imgs", "dir[013]", "outdoor_day[23]*")
 
 
 def write_archive(name: str, layout: dict[str, int], root: Path) -> None:
-    """Write the test recordings of the sample world as RVT's archive."""
-    copy_of_world(name, root)
+    """Write the test recordings of the sample world as RVT's archive.
+
+    Args:
+        name: "gen1" or "1mpx".
+        layout: of `rvt_archive`.
+        root: folder to write.
+    """
+    _copy_of_world(name, root)
     rvt_archive.archive(root, **layout)
 
 
@@ -412,9 +403,9 @@ def world() -> Path:
     return make_world("tiny", processes=1, datasets=DATASETS)
 
 
-def copy_of_world(name: str, root: Path) -> None:
-    others = shutil.ignore_patterns(*(["street0[01]_000[1-9]*"] if name == "objects" else OTHERS))
-    shutil.copytree(world() / name, root, ignore=others)
+def _copy_of_world(name: str, root: Path) -> None:
+    ignored = ["street0[01]_000[1-9]*"] if name == "objects" else OTHERS
+    shutil.copytree(world() / name, root, ignore=shutil.ignore_patterns(*ignored))
 
 
 class Target(NamedTuple):
@@ -426,28 +417,28 @@ class Target(NamedTuple):
     weight: float = 1.0  # relative number of cases
 
 
-def of_dataset(name: str, write: Callable[[Path], Any], *changes: str) -> Target:
+def _of_dataset(name: str, write: Callable[[Path], Any], *changes: str) -> Target:
     return Target(name, write, partial(read_dataset, name, changes=changes), 0.1)
 
 
-def of_recording(seed: Seed) -> Target:
-    slow = seed.name.endswith((".csv", ".txt", ".bag"))
-    return Target(
-        seed.name, seed.write, partial(read_events, sensor=seed.sensor), 0.3 if slow else 1.0
-    )
+def _of_recording(seed: Seed) -> Target:
+    weight = 0.3 if seed.name.endswith((".csv", ".txt", ".bag")) else 1.0  # these are slow
+    return Target(seed.name, seed.write, partial(read_events, sensor=seed.sensor), weight)
 
 
 TARGETS: dict[str, Target] = {
-    **{name: of_recording(seed) for name, seed in SEEDS.items()},
+    **{name: _of_recording(seed) for name, seed in SEEDS.items()},
     "store": Target("a", write_store, read_events),
     **{
-        name: of_dataset(name, partial(copy_of_world, name))
+        name: _of_dataset(name, partial(_copy_of_world, name))
         for name in DATASETS
         if name != "objects"
     },
-    "gen1-rvt": of_dataset("gen1", partial(write_archive, "gen1", rvt_archive.GEN1), "rule=rvt"),
-    "1mpx-rvt": of_dataset("1mpx", partial(write_archive, "1mpx", rvt_archive.ONE_MPX), "rule=rvt"),
-    "images": Target("objects", partial(copy_of_world, "objects"), read_images, 0.1),
+    "gen1-rvt": _of_dataset("gen1", partial(write_archive, "gen1", rvt_archive.GEN1), "rule=rvt"),
+    "1mpx-rvt": _of_dataset(
+        "1mpx", partial(write_archive, "1mpx", rvt_archive.ONE_MPX), "rule=rvt"
+    ),
+    "images": Target("objects", partial(_copy_of_world, "objects"), read_images, 0.1),
     "backbone": Target("a.safetensors", write_backbone, read_backbone, 0.1),
     "network": Target("a.safetensors", write_network, load_trained, 0.1),
     "pth": Target(
@@ -466,32 +457,38 @@ def memory(field: str) -> int:
 
 
 def outcomes(name: str, first: int, end: int, seed: int) -> Iterator[str]:
-    """Run cases of a target in this process; yield "", then "refused", "accepted" or the failure of each case."""
+    """Run cases of a target in this process.
+
+    Args:
+        name: key of `TARGETS`.
+        first: number of the first case.
+        end: number after the last case.
+        seed: seed of the damages.
+
+    Yields:
+        "" once the intact file is read, then "refused", "accepted" or the failure of each case.
+    """
     target = TARGETS[name]
     warnings.simplefilter("ignore")  # libraries warn when they are imported
-    with tempfile.TemporaryDirectory(
-        prefix=f"fuzz-{name}-", dir=ROOM if ROOM.is_dir() else None
-    ) as folder:
-        root, sound = Path(folder), Path(folder) / "sound" / target.name
+    parent = SHARED_MEMORY if SHARED_MEMORY.is_dir() else None
+    with tempfile.TemporaryDirectory(prefix=f"fuzz-{name}-", dir=parent) as folder:
+        root = Path(folder)
+        sound = root / "sound" / target.name
+        path = root / "case" / target.name
         sound.parent.mkdir()
         target.write(sound)
         target.read(sound)
         warnings.simplefilter("error")
-        resource.setrlimit(
-            resource.RLIMIT_AS, (memory("VmSize") + ADDRESSES, resource.RLIM_INFINITY)
-        )
+        limit = memory("VmSize") + ADDRESSES
+        resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
         yield ""
         for number in range(first, end):
-            rng, path, outcome = (
-                np.random.default_rng([seed, number, *name.encode()]),
-                root / "case" / target.name,
-                "",
-            )
             path.parent.mkdir()
-            shutil.copytree(sound, path, copy_function=os.link) if sound.is_dir() else os.link(
-                sound, path
-            )
-            harm(path, rng)
+            if sound.is_dir():
+                shutil.copytree(sound, path, copy_function=os.link)
+            else:
+                os.link(sound, path)
+            _harm(path, np.random.default_rng([seed, number, *name.encode()]))
             Path("/proc/self/clear_refs").write_text("5")  # the peak starts here
             before = memory("VmRSS")
             faulthandler.dump_traceback_later(SECONDS, exit=True)
@@ -519,12 +516,20 @@ def work(sender: Any, *arguments: Any) -> None:
 
 
 def search(name: str, first: int, cases: int, seed: int) -> tuple[Counter[str], list[str]]:
-    """Run cases of a target; after a crash or a hang, another process continues with the next case.
+    """Run cases of a target; after a crash or a hang, another process continues with the next one.
+
+    Args:
+        name: key of `TARGETS`.
+        first: number of the first case.
+        cases: number of cases.
+        seed: seed of the damages.
 
     Returns:
         Numbers of cases by outcome, and a text for each failure.
     """
-    counts, failures, number, end = Counter[str](), list[str](), first, first + cases
+    counts = Counter[str]()
+    failures: list[str] = []
+    number, end = first, first + cases
     while number < end:
         receiver, sender = CONTEXT.Pipe(duplex=False)
         process = CONTEXT.Process(target=work, args=(sender, name, number, end, seed))
@@ -544,49 +549,50 @@ def search(name: str, first: int, cases: int, seed: int) -> tuple[Counter[str], 
         if outcome is None:
             return counts, [*failures, "its intact file cannot be read, see above"]
         if number < end:
-            failures.append(
-                f"case {number}: ended the process with code {process.exitcode}, see above"
-            )
+            what = f"ended the process with code {process.exitcode}, see above"
+            failures.append(f"case {number}: {what}")
             counts["failed"] += 1
             number += 1
     return counts, failures
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--cases", type=int, default=100_000, help="number of cases in all, or of --only"
-    )
-    parser.add_argument("--only", choices=TARGETS, help="fuzz this target only")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--first", type=int, default=0, help="number of the first case")
-    parser.add_argument(
-        "--processes", type=int, default=os.cpu_count(), help="targets at the same time"
-    )
-    options = parser.parse_args()
+def main(
+    *,
+    cases: int = 100_000,
+    only: str | None = None,
+    seed: int = 0,
+    first: int = 0,
+    processes: int = os.cpu_count() or 1,
+) -> int:
+    """Fuzz readers and print the failures.
+
+    Args:
+        cases: number of cases in all, or of `--only`.
+        only: fuzz this target only.
+        seed: seed of the damages.
+        first: number of the first case.
+        processes: targets at the same time.
+    """
+    if only not in {None, *TARGETS}:
+        raise SystemExit(f"no target {only}; choose from {', '.join(TARGETS)}")
     world()
-    names = [options.only] if options.only else list(TARGETS)
-    total, failed = sum(TARGETS[name].weight for name in names), False
+    names = [only] if only else list(TARGETS)
+    total = sum(TARGETS[name].weight for name in names)
+    failed = False
 
-    def of_target(name: str) -> tuple[float, Counter[str], list[str]]:
-        began, cases = time.monotonic(), math.ceil(options.cases * TARGETS[name].weight / total)
-        found = search(name, options.first, cases, options.seed)
-        return time.monotonic() - began, *found
+    def fuzz(name: str) -> tuple[float, Counter[str], list[str]]:
+        start = time.monotonic()
+        number = math.ceil(cases * TARGETS[name].weight / total)
+        counts, failures = search(name, first, number, seed)
+        return time.monotonic() - start, counts, failures
 
-    with ThreadPoolExecutor(options.processes) as pool:
-        for name, (seconds, counts, failures) in zip(
-            names, pool.map(of_target, names), strict=True
-        ):
-            numbers = ", ".join(
-                f"{counts[kind]} {kind}" for kind in ("refused", "accepted", "failed")
-            )
-            print(f"{name}: {numbers}, {seconds:.0f} s", flush=True)
+    with ThreadPoolExecutor(processes) as pool:
+        for name, (seconds, counts, failures) in zip(names, pool.map(fuzz, names), strict=True):
+            numbers = [f"{counts[kind]} {kind}" for kind in ("refused", "accepted", "failed")]
+            print(f"{name}: {', '.join(numbers)}, {seconds:.0f} s", flush=True)
+            again = f"python tools/fuzz.py --only {name} --seed {seed} --first N --cases 1"
             for failure in failures[:SHOWN]:
-                print(
-                    f"  {failure}\n    python tools/fuzz.py --only {name} --seed {options.seed} --first N --cases 1"
-                )
+                print(f"  {failure}\n    {again}")
             failed |= bool(failures)
     return int(failed)
 
@@ -594,4 +600,4 @@ def main() -> int:
 import_tasks()
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(cyclopts.run(main))

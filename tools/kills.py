@@ -57,12 +57,12 @@ class Small(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.layer, self.norm, self.drop = nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Dropout(0.3)
+        self.layers = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Dropout(0.3))
 
     def loss(self, batch: dict[str, Tensor], state: Any) -> tuple[dict[str, Tensor], Any]:
         total = batch["x"].sum(0) + (0 if state is None else state["sum"])
-        out = self.drop(self.norm(self.layer(batch["x"])))
-        return {"loss": (out - total).square().mean()}, {"sum": total.detach()}
+        error = self.layers(batch["x"]) - total
+        return {"loss": error.square().mean()}, {"sum": total.detach()}
 
 
 class SmallSteps(torch.utils.data.Dataset):
@@ -71,13 +71,23 @@ class SmallSteps(torch.utils.data.Dataset):
 
 
 def run_once(folder: Path, workers: int = 0) -> None:
-    """Train or resume to the end, and write weights and curve to the folder."""
+    """Train or resume to the end, and write weights and curve.
+
+    Args:
+        folder: folder of the run.
+        workers: processes that prepare batches.
+    """
     training.SECONDS_BETWEEN_CHECKPOINTS = 0.0
     setup = Setup(results=folder / "results", runs=folder / "runs", device="cpu", workers=workers)
     run: Any = SimpleNamespace(
-        name=RUN, folder=setup.runs / RUN, setup=setup, device=torch.device("cpu"), seed=5, config={},
+        name=RUN,
+        folder=setup.runs / RUN,
+        setup=setup,
+        device=torch.device("cpu"),
+        seed=5,
+        config={},
         settings=SimpleNamespace(optimisation=SETTINGS),
-    )  # fmt: skip
+    )
     torch.manual_seed(1)
     model = Small()
     with locked(setup.runs, RUN):
@@ -91,14 +101,13 @@ def run_once(folder: Path, workers: int = 0) -> None:
 def outcome(folder: Path) -> tuple[str, dict[str, list[float]], set[str]]:
     """Curve, weights and file names of a finished run."""
     run = folder / "runs" / RUN
-    weights = {
-        name: each.flatten().tolist() for name, each in load_file(run / "model.safetensors").items()
-    }
+    tensors = load_file(run / "model.safetensors")
+    weights = {name: tensor.flatten().tolist() for name, tensor in tensors.items()}
     return (folder / "curve.json").read_text(), weights, {path.name for path in run.iterdir()}
 
 
 def in_child(work: Callable[[], None]) -> int:
-    """Run `work` in a forked child without stderr, and return the child's status as from `os.waitpid`."""
+    """Run `work` in a forked child without stderr; return its status as `os.waitpid` does."""
     child = os.fork()
     if child:
         return os.waitpid(child, 0)[1]
@@ -113,20 +122,24 @@ def in_child(work: Callable[[], None]) -> int:
 
 
 def die_at_call(number: int) -> None:
-    """Arrange to die at the `number`-th call that changes files: before it, after it, or after half of a write."""
+    """Make this process die at a call that changes files: before it, after it, or half-way.
+
+    Args:
+        number: of the call, from 1.
+    """
     calls = itertools.count(1)
 
     def wrap(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any, **more: Any) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
             if next(calls) == number:
                 if name == "fsync":  # truncates what torch and safetensors have written
                     os.ftruncate(arguments[0], os.fstat(arguments[0]).st_size * (number % 5) // 4)
                 elif name == "write" and number % 3 == 0:
                     real(arguments[0], arguments[1][: len(arguments[1]) // 2])
                 elif number % 3 == 1:
-                    real(*arguments, **more)
+                    real(*arguments, **options)
                 os.kill(os.getpid(), signal.SIGKILL)
-            return real(*arguments, **more)
+            return real(*arguments, **options)
 
         return call
 
@@ -140,42 +153,72 @@ def die_after(seconds: float) -> None:
 
 
 def soak(kills: int, minutes: float, seed: int) -> Counter[str]:
-    """Kill and resume runs until `kills` kills or the end of the time, compare their outcomes, and return counts."""
-    rng, ends, counts = random.Random(seed), time.monotonic() + 60 * minutes, Counter[str]()
-    with tempfile.TemporaryDirectory(prefix="kills-") as place:
-        straight, began = Path(place) / "straight", time.monotonic()
-        assert in_child(lambda: run_once(straight)) == 0
-        lasts, wanted = time.monotonic() - began, outcome(straight)
-        assert wanted[2] == {"model.safetensors"}, wanted[2]
-        while counts["kills"] < kills and time.monotonic() < ends:
+    """Kill and resume runs, and compare their results with those of an uninterrupted run.
+
+    Args:
+        kills: number of kills after which it ends.
+        minutes: time after which it ends.
+        seed: seed of the moments.
+
+    Returns:
+        Counts of runs and kills.
+    """
+    rng = random.Random(seed)
+    end = time.monotonic() + 60 * minutes
+    counts = Counter[str]()
+    with tempfile.TemporaryDirectory(prefix="kills-") as root:
+        uninterrupted = Path(root) / "uninterrupted"
+        start = time.monotonic()
+        assert in_child(lambda: run_once(uninterrupted)) == 0
+        duration = time.monotonic() - start
+        expected = outcome(uninterrupted)
+        assert expected[2] == {"model.safetensors"}, expected[2]
+        while counts["kills"] < kills and time.monotonic() < end:
             counts["runs"] += 1
-            folder, status = Path(place) / f"run-{counts['runs']}", signal.SIGKILL
-            while status == signal.SIGKILL:
-                number, seconds, workers = (
-                    rng.randrange(1, 160),
-                    rng.uniform(0, 1.2 * lasts),
-                    2 * (rng.random() < 0.1),
-                )
-                by_call = rng.random() < 0.7
-
-                def work() -> None:
-                    die_at_call(number) if by_call else die_after(seconds)  # noqa: B023  # called at once
-                    run_once(folder, workers)  # noqa: B023
-
-                status = in_child(work)
-                if status == signal.SIGKILL:
-                    counts["kills"] += 1
-                    counts["inside a file operation" if by_call else "at a random moment"] += 1
+            folder = Path(root) / f"run-{counts['runs']}"
+            while (status := run_and_die(folder, rng, duration, counts)) == signal.SIGKILL:
+                counts["kills"] += 1
             assert status == 0, f"seed {seed}, kill {counts['kills']}: a resumed run failed"
-            assert outcome(folder) == wanted, (
-                f"seed {seed}, run {counts['runs']}: differs from the uninterrupted run"
-            )
+            differs = f"seed {seed}, run {counts['runs']}: differs from the uninterrupted run"
+            assert outcome(folder) == expected, differs
             shutil.rmtree(folder)
     return counts
 
 
+def run_and_die(folder: Path, rng: random.Random, duration: float, counts: Counter[str]) -> int:
+    """Start or resume a run that dies at a random moment, if it has not ended before.
+
+    Args:
+        folder: folder of the run.
+        rng: generator of the moment.
+        duration: of an uninterrupted run, in s.
+        counts: where the kind of moment is counted.
+
+    Returns:
+        Status of the process.
+    """
+    number, seconds = rng.randrange(1, 160), rng.uniform(0, 1.2 * duration)
+    workers = 2 * (rng.random() < 0.1)
+    by_call = rng.random() < 0.7
+
+    def work() -> None:
+        die_at_call(number) if by_call else die_after(seconds)
+        run_once(folder, workers)
+
+    status = in_child(work)
+    if status == signal.SIGKILL:
+        counts["inside a file operation" if by_call else "at a random moment"] += 1
+    return status
+
+
 def main(*, kills: int = 200, minutes: float = 10.0, seed: int = 0) -> None:
-    """Kill and resume a training repeatedly, and print the counts."""
+    """Kill and resume a training repeatedly, and print the counts.
+
+    Args:
+        kills: number of kills after which it ends.
+        minutes: time after which it ends.
+        seed: seed of the moments.
+    """
     torch.set_num_threads(1)  # a process that has started threads cannot be forked safely
     for name, count in soak(kills, minutes, seed).items():
         print(f"{name}: {count}")

@@ -4,7 +4,7 @@ python tools/learning_rates.py --only moby imagenet
 
 Each method is pre-trained at two learning rates, for the same number of steps. The rate with the
 lower validation loss is chosen, or the other one if the rank of the last stage is below 8 there.
-The results are kept in a CSV file, and what it holds is not computed again. The last lines are
+The results are in a CSV file; rates that it contains are not measured again. The last lines are
 those of `methods:` in configs/profiles/sample.yaml that have to change.
 """
 
@@ -38,7 +38,7 @@ COLUMNS = ("method", "version", "peak_lr", "steps", "loss", "rank", "chosen")
 
 
 def compared_methods() -> list[str]:
-    """Names of the methods with a pre-training, in alphabetical order behind ImageNet, which two of them need."""
+    """List the methods with a pre-training: ImageNet, which two others need, then by name."""
     names = [name for name in pretrained_methods() if find_method(name).architectures]
     return sorted(names, key=lambda name: (name != "imagenet", name))
 
@@ -59,14 +59,14 @@ def choose(rows: pd.DataFrame) -> float | None:
     return float(chosen.peak_lr)
 
 
-def chosen_rates(path: Path = RESULTS) -> dict[str, float]:
-    """Read the rates that a file of results chooses, by method."""
-    rates = {str(method): choose(rows) for method, rows in read(path).groupby("method")}
+def chosen_rates(table: pd.DataFrame) -> dict[str, float]:
+    """Return the rates that a table of results chooses, by method."""
+    rates = {str(method): choose(rows) for method, rows in table.groupby("method")}
     return {method: rate for method, rate in rates.items() if rate is not None}
 
 
-def read(path: Path) -> pd.DataFrame:
-    """Read the results; an empty table if there are none yet."""
+def read(path: Path = RESULTS) -> pd.DataFrame:
+    """Read the results; an empty table before the first one."""
     return pd.read_csv(path) if path.exists() else pd.DataFrame(columns=list(COLUMNS))
 
 
@@ -96,7 +96,8 @@ def measure(
     setup = Setup(device="cpu", threads=1, results=work / "results", runs=work / "runs")
     setup.prepare()
     metrics = pretrain(method, settings, data, 0, setup).record.metrics
-    loss, rank = next(iter(metrics.values())), metrics["last_stage_rank"]
+    loss = next(iter(metrics.values()))
+    rank = metrics["last_stage_rank"]
     assert loss is not None
     assert rank is not None
     return loss, rank
@@ -119,14 +120,9 @@ def main(
         world: folder of a sample world's data sets; default: the sample world.
         steps: steps of each pre-training.
     """
-    known = compared_methods()
-    for method, rate in product(only or known, RATES):
-        cell = {
-            "method": method,
-            "version": find_method(method).version,
-            "peak_lr": rate,
-            "steps": steps,
-        }
+    for method, rate in product(only or compared_methods(), RATES):
+        version = find_method(method).version
+        cell = {"method": method, "version": version, "peak_lr": rate, "steps": steps}
         table = read(out)
         if (table[list(cell)] == list(cell.values())).all(axis=1).any():
             continue
@@ -136,14 +132,14 @@ def main(
         table = table[(table["method"] != method) | (table["peak_lr"] != rate)]
         row = cell | {"loss": round(loss, 5), "rank": round(rank, 2), "chosen": ""}
         table = pd.DataFrame([*table.to_dict("records"), row], columns=list(COLUMNS))
-        rates = {name: choose(rows) for name, rows in table.groupby("method")}
-        table["chosen"] = [
-            "yes" if rates[row.method] == row.peak_lr else "" for row in table.itertuples()
-        ]
+        is_chosen = table["method"].map(chosen_rates(table)) == table["peak_lr"]
+        table["chosen"] = is_chosen.map({True: "yes", False: ""})
         write_all({out: table.sort_values(["method", "peak_lr"]).to_csv(index=False)})
-    for method, rate in chosen_rates(out).items():
-        if (now := pretraining_settings(method, PROFILE).optimisation.peak_lr) != rate:
-            print(f"  {method}: {{optimisation: {{peak_lr: {rate:g}}}}}  # instead of {now:g}")
+    for method, rate in chosen_rates(read(out)).items():
+        present = pretraining_settings(method, PROFILE).optimisation.peak_lr
+        if rate != present:
+            line = f"  {method}: {{optimisation: {{peak_lr: {rate:g}}}}}"
+            print(f"{line}  # instead of {present:g}")
 
 
 if __name__ == "__main__":

@@ -88,36 +88,47 @@ CLOCKS = {"gen1": 0, "1mpx": 0, "dsec": layouts.DSEC_OFFSET_US, "mvsec": layouts
 
 
 def recordings_of(size: str, seed: int, dataset: str) -> list[SampleRecording]:
-    """List all recordings of one data set of a world, in a fixed order."""
+    """List the recordings of one data set of a world, in a fixed order.
+
+    Args:
+        size: key of `CONTENTS`.
+        seed: seed of the world.
+        dataset: one of `DATASETS`.
+
+    Raises:
+        UserError: no such size or data set, or a negative seed.
+    """
     if seed < 0:
         raise UserError(f"seed {seed} of the sample world", "is negative", "give 0 or more")
-    for kind, name, known in (("size", size, CONTENTS), ("dataset", dataset, DATASETS)):
-        if name not in known:
-            raise UserError(
-                f"sample world, {kind} '{name}'",
-                f"no such {kind}",
-                f"choose from {', '.join(known)}",
-            )
+    for kind, name, names in (("size", size, CONTENTS), ("dataset", dataset, DATASETS)):
+        if name not in names:
+            where = f"sample world, {kind} '{name}'"
+            raise UserError(where, f"no such {kind}", f"choose from {', '.join(names)}")
     sensor, splits = CONTENTS[size][dataset]
     first = STREETS_PER_WORLD * (seed + 3) + STREETS_PER_DATASET * DATASETS.index(dataset)
-    found: list[SampleRecording] = []
+    recordings: list[SampleRecording] = []
     for split, (number, seconds) in splits.items():
         for index in range(number):
-            name = (
-                OFFICIAL[dataset][split][index]
-                if dataset in OFFICIAL
-                else NUMBERED[dataset](len(found))
-            )
-            night = "night" in name or (
-                dataset != "mvsec" and index % NIGHT_EVERY == NIGHT_EVERY - 2
-            )
+            if dataset in OFFICIAL:
+                name = OFFICIAL[dataset][split][index]
+            else:
+                name = NUMBERED[dataset](len(recordings))
+            night = "night" in name
+            if dataset != "mvsec":
+                night = night or index % NIGHT_EVERY == NIGHT_EVERY - 2
             street = first + FIRST_STREET[split] + index
-            found.append(SampleRecording(dataset, split, name, sensor, seconds, street, night))
-    return found
+            recordings.append(SampleRecording(dataset, split, name, sensor, seconds, street, night))
+    return recordings
 
 
 def world_folder(size: str = "small", seed: int = 0, root: Path | None = None) -> Path:
-    """Return the folder of a world, whether or not it exists; for the arguments see `make_world`."""
+    """Return the folder of a world, whether or not it exists.
+
+    Args:
+        size: "tiny" or "small".
+        seed: seed of the streets.
+        root: folder that contains the worlds, by default the cache.
+    """
     return (cache_root() if root is None else root) / f"sample-v{VERSION}-{seed}-{size}"
 
 
@@ -128,79 +139,95 @@ def make_world(
     processes: int | None = None,
     datasets: Sequence[str] = DEFAULT,
 ) -> Path:
-    """Make the requested data sets of a sample world that are missing, and return the world's folder.
+    """Make the requested data sets of a sample world that are missing.
 
-    Each data set, a key of `WRITERS`, has a subfolder. Streets of different seeds differ. Worlds
-    lie in `root`, by default the cache. If multiple processes request the same world concurrently,
-    one makes it and the others wait. It uses `processes` workers, by default one per CPU core,
-    which import the caller's main module: a script needs `if __name__ == "__main__"`.
+    If multiple processes request the same world concurrently, one makes it and the others wait.
+    Worker processes import the caller's main module: a script needs `if __name__ == "__main__"`.
+
+    Args:
+        size: "tiny" or "small".
+        seed: worlds of different seeds have different streets.
+        root: folder that contains the worlds, by default the cache.
+        processes: worker processes, by default one per CPU core.
+        datasets: of `DATASETS`.
+
+    Returns:
+        Folder of the world, with a subfolder per data set.
+
+    Raises:
+        UserError: no such size or data set, or a script without a guarded main module.
+
+    Example:
+        >>> world = make_world("tiny", datasets=["gen1"])
+        >>> sorted(path.name for path in (world / "gen1").iterdir())
+        ['dataset.json', 'ego_speed', 'test', 'train', 'val']
     """
-    wanted = {dataset: recordings_of(size, seed, dataset) for dataset in datasets}
+    recordings = {dataset: recordings_of(size, seed, dataset) for dataset in datasets}
     folder = world_folder(size, seed, root)
-    if all((folder / dataset).is_dir() for dataset in wanted):
+    if all((folder / dataset).is_dir() for dataset in recordings):
         return folder
-    if getattr(
-        multiprocessing.current_process(), "_inheriting", False
-    ):  # would wait for its parent forever
-        remedy = 'move its code under `if __name__ == "__main__":`'
-        raise UserError(
-            sys.argv[0], "is imported by each worker process that makes the sample world", remedy
-        )
-    processes = processes or os.cpu_count() or 1
+    # A worker that imports an unguarded script would wait for its parent forever.
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        what = "is imported by each worker process that makes the sample world"
+        raise UserError(sys.argv[0], what, 'move its code under `if __name__ == "__main__":`')
     with one_at_a_time(folder):
-        for dataset, recordings in wanted.items():
-            if (folder / dataset).is_dir():
-                continue
-            unfinished = folder / f".{dataset}.unfinished"
-            shutil.rmtree(unfinished, ignore_errors=True)
-            unfinished.mkdir(parents=True)
-            (unfinished / "dataset.json").write_text(
-                json.dumps(facts(size, seed, dataset), indent=1) + "\n"
-            )
-            recordings.sort(key=lambda recording: -recording.seconds)  # the longest first
-            pool = ProcessPoolExecutor(
-                min(processes, len(recordings)), multiprocessing.get_context("spawn")
-            )
-            with pool, progress(f"making the sample world's {dataset}", "recordings") as advance:
-                run: Any = pool.map if processes > 1 else map
-                for done, _ in enumerate(run(partial(_write, unfinished), recordings), start=1):
-                    advance(done, len(recordings), "")
-            unfinished.replace(folder / dataset)
+        for dataset in recordings:
+            if not (folder / dataset).is_dir():
+                _make_dataset(folder, dataset, size, seed, processes or os.cpu_count() or 1)
     return folder
 
 
+def _make_dataset(folder: Path, dataset: str, size: str, seed: int, processes: int) -> None:
+    unfinished = folder / f".{dataset}.unfinished"
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    description = json.dumps(facts(size, seed, dataset), indent=1) + "\n"
+    (unfinished / "dataset.json").write_text(description)
+    recordings = recordings_of(size, seed, dataset)
+    recordings.sort(key=lambda recording: -recording.seconds)  # the longest first
+    spawn = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(min(processes, len(recordings)), spawn)
+    with pool, progress(f"making the sample world's {dataset}", "recordings") as advance:
+        run: Any = pool.map if processes > 1 else map
+        for done, _ in enumerate(run(partial(_write, unfinished), recordings), start=1):
+            advance(done, len(recordings), "")
+    unfinished.replace(folder / dataset)
+
+
 def facts(size: str, seed: int, dataset: str) -> dict[str, Any]:
-    """Return the content of a data set's `dataset.json`, whether or not it exists."""
+    """Return the content of a data set's `dataset.json`, whether or not it exists.
+
+    Args:
+        size: of the world.
+        seed: of the world.
+        dataset: one of `DATASETS`.
+    """
     recordings = recordings_of(size, seed, dataset)
     height, width, label_rows = recordings[0].sensor
-    splits = CONTENTS[size][dataset][1]
-    found: dict[str, Any] = {
+    content: dict[str, Any] = {
         "dataset": dataset,
         "data": "sample",
         "world": {"version": VERSION, "seed": seed, "size": size},
         "sensor": {"height": height, "width": width},
-        "splits": {
-            split: [each.name for each in recordings if each.split == split] for split in splits
-        },
+        "splits": {split: [] for split in CONTENTS[size][dataset][1]},
     }
+    for recording in recordings:
+        content["splits"][recording.split].append(recording.name)
     if dataset in ("ddd17", "dsec"):
-        found["label_rows"] = label_rows
+        content["label_rows"] = label_rows
     if dataset == "ddd17":
-        found |= {
-            "frame_rate": FRAME_RATE / layouts.DDD17_STRIDE,
-            "classes": list(layouts.DDD17_CLASSES),
-        }
-    return found
+        content["frame_rate"] = FRAME_RATE / layouts.DDD17_STRIDE
+        content["classes"] = list(layouts.DDD17_CLASSES)
+    return content
 
 
 def _write(root: Path, recording: SampleRecording) -> None:
     """Make one recording; `ego_speed/<name>.npy` (N, 2) contains time in us and speed in m/s."""
-    dataset, street = recording.dataset, Street(recording.seed, recording.seconds, recording.night)
-    WRITERS[dataset](street.record(street.camera(*recording.sensor)), root, recording)
-    if dataset in CLOCKS:
-        times = CLOCKS[dataset] + PERIOD_US * np.arange(1, street.frames)
-        (root / "ego_speed").mkdir(exist_ok=True)
-        np.save(
-            root / "ego_speed" / f"{recording.name}.npy",
-            np.stack([times, street.ego_speed[1:]], axis=1),
-        )
+    street = Street(recording.seed, recording.seconds, recording.night)
+    camera = street.camera(*recording.sensor)
+    WRITERS[recording.dataset](street.record(camera), root, recording)
+    if recording.dataset in CLOCKS:
+        times = CLOCKS[recording.dataset] + PERIOD_US * np.arange(1, street.frames)
+        path = root / "ego_speed" / f"{recording.name}.npy"
+        path.parent.mkdir(exist_ok=True)
+        np.save(path, np.stack([times, street.ego_speed[1:]], axis=1))

@@ -1,4 +1,4 @@
-"""Objects of a street, built from boxes: vehicles, people, houses, parks and everything at the kerb."""
+"""Objects of a street, built from boxes: vehicles, people, houses, parks and kerbs."""
 
 from collections.abc import Iterator
 from itertools import count
@@ -21,26 +21,26 @@ from tespec.sample.render import (
 )
 
 LANE, PARKING = 1.7, 4.1  # m from the centre line
-TRUCK_SHARE = 0.2
+TRUCK_FRACTION = 0.2
 Point = tuple[float, float, float]
 Row = tuple[float, ...]
 
 
 class Variation:
-    """Random properties of a street, varied so that a pixel's position reveals little about its class."""
+    """Random properties of a street, so that a pixel's position reveals little about its class."""
 
     def __init__(self, seed: int) -> None:
         rng = np.random.default_rng([seed, 5])
         # 1: traffic keeps to the right, -1: to the left
         self.side = 1 if rng.random() < 0.5 else -1
-        self.focal = rng.uniform(0.7, 1.4)  # focal length as a share of the image width
+        self.focal = rng.uniform(0.7, 1.4)  # focal length relative to the image width
         self.height = rng.uniform(1.2, 3.0)  # height of the camera above the ground, m
-        # row of the horizon, as a share of the labelled rows
+        # row of the horizon, relative to the number of labelled rows
         self.horizon = rng.uniform(0.12, 0.88)
         self.yaw = rng.uniform(-0.5, 0.5)  # of the camera relative to the road, rad
         self.roll = rng.uniform(-0.08, 0.08)  # rad
         self.road = rng.uniform(3.0, 4.6)  # half width of the road, m
-        # share of parks among blocks; adds trees, and above 0.4 grass at kerbs
+        # fraction of parks among blocks; adds trees, and above 0.4 grass at kerbs
         self.green = rng.uniform(0.2, 1.0)
         self.crowd = rng.uniform(0.3, 1.1)  # relative density of people and vehicles
         self.light = rng.uniform(0.4, 1.4)  # relative strength of the daylight
@@ -55,57 +55,87 @@ def box(
     seed: float = 0.0,
     swing: float = 0.0,
 ) -> Row:
-    """Row of a box table, with instance 0."""
+    """Build a row of a box table, with instance 0.
+
+    Args:
+        centre: position in m.
+        half: half extents in m.
+        label: class of `render`.
+        albedo: mean reflectance.
+        texture: texture of `render`.
+        seed: seed of the texture.
+        swing: amplitude in m of the motion along x while walking.
+    """
     return (*centre, *half, 1.0, 0.0, label, 0, albedo, texture, seed, swing)
 
 
 def table(rows: list[Row], instance: int = 0) -> Array:
-    """Stack rows to a box table (N, 14) float64, and set `instance` on the rows of road users."""
+    """Stack rows to a box table.
+
+    Args:
+        rows: of `box`.
+        instance: id of the vehicle or person, set on the rows of road users.
+
+    Returns:
+        (N, 14) float64.
+    """
     boxes = np.array(rows, np.float64).reshape(-1, SWING + 1)
     boxes[boxes[:, render.CLASS] >= render.PERSON, render.INSTANCE] = instance
     return boxes
 
 
-def place(boxes: Array, x: Array | float, y: Array | float, yaw: Array | float) -> Array:
-    """Move boxes (N, 14) from the body frame (x forward) to a pose; x, y and yaw are (N,) or scalars."""
+def transform(boxes: Array, x: Array | float, y: Array | float, yaw: Array | float) -> Array:
+    """Move boxes from the body frame, where x points forward, to a pose.
+
+    Args:
+        boxes: box table (N, 14).
+        x: position in m, (N,) or a scalar.
+        y: position in m, (N,) or a scalar.
+        yaw: heading in rad, (N,) or a scalar.
+
+    Returns:
+        Box table (N, 14).
+    """
     cos, sin = np.cos(yaw), np.sin(yaw)
-    placed = boxes.copy()
-    placed[:, CX] = x + cos * boxes[:, CX] - sin * boxes[:, CY]
-    placed[:, CY] = y + sin * boxes[:, CX] + cos * boxes[:, CY]
-    placed[:, COS] = cos * boxes[:, COS] - sin * boxes[:, SIN]
-    placed[:, SIN] = sin * boxes[:, COS] + cos * boxes[:, SIN]
-    return placed
+    moved = boxes.copy()
+    moved[:, CX] = x + cos * boxes[:, CX] - sin * boxes[:, CY]
+    moved[:, CY] = y + sin * boxes[:, CX] + cos * boxes[:, CY]
+    moved[:, COS] = cos * boxes[:, COS] - sin * boxes[:, SIN]
+    moved[:, SIN] = sin * boxes[:, COS] + cos * boxes[:, SIN]
+    return moved
 
 
 def vehicle(rng: np.random.Generator, instance: int) -> Array:
-    """Boxes of a passenger car (4.2 m) or a delivery truck with a separate cab (6.4 m), and of its shadow."""
-    paint, seed = rng.choice((rng.uniform(0.05, 0.2), rng.uniform(0.5, 0.9))), rng.uniform(0, 1000)
-    label, axles, track, body, cabin = (
-        render.CAR,
-        (-1.3, 1.3),
-        0.82,
-        (2.1, 0.88, 0.36),
-        (1.2, 0.76, 0.27),
-    )
-    body_at, cabin_at = (0.0, 0.0, 0.64), (-0.25, 0.0, 1.25)
-    if rng.random() < TRUCK_SHARE:
-        label, axles, track, body, cabin = (
-            render.TRUCK,
-            (-2.0, 2.3),
-            1.0,
-            (2.4, 1.1, 1.25),
-            (0.75, 1.05, 0.85),
-        )
-        body_at, cabin_at = (-0.8, 0.0, 1.75), (2.4, 0.0, 1.3)
-    rows = [
-        box((0.0, 0.0, 0.004), (axles[1] + 0.95, track + 0.16, 0.004), render.ROAD, 0.05),
-        box(body_at, body, label, paint, render.BODYWORK, seed),
-        box(cabin_at, cabin, label, paint, render.CABIN, seed),
+    """Build a passenger car (4.2 m) or a delivery truck with a cab (6.4 m), and its shadow.
+
+    Args:
+        rng: generator of its properties.
+        instance: id of the vehicle.
+
+    Returns:
+        Box table (N, 14) in the body frame.
+    """
+    paint = rng.choice((rng.uniform(0.05, 0.2), rng.uniform(0.5, 0.9)))
+    seed = rng.uniform(0, 1000)
+    if rng.random() < TRUCK_FRACTION:
+        label = render.TRUCK
+        rear, front = -2.0, 2.3  # x of the axles
+        track = 1.0  # y of the wheels
+        body = box((-0.8, 0.0, 1.75), (2.4, 1.1, 1.25), label, paint, render.BODYWORK, seed)
+        cabin = box((2.4, 0.0, 1.3), (0.75, 1.05, 0.85), label, paint, render.CABIN, seed)
+    else:
+        label = render.CAR
+        rear, front = -1.3, 1.3
+        track = 0.82
+        body = box((0.0, 0.0, 0.64), (2.1, 0.88, 0.36), label, paint, render.BODYWORK, seed)
+        cabin = box((-0.25, 0.0, 1.25), (1.2, 0.76, 0.27), label, paint, render.CABIN, seed)
+    shadow = box((0.0, 0.0, 0.004), (front + 0.95, track + 0.16, 0.004), render.ROAD, 0.05)
+    wheels = [
+        box((x, y, 0.33), (0.33, 0.11, 0.33), label, 0.05)
+        for x in (rear, front)
+        for y in (-track, track)
     ]
-    rows += [
-        box((x, y, 0.33), (0.33, 0.11, 0.33), label, 0.05) for x in axles for y in (-track, track)
-    ]
-    return table(rows, instance)
+    return table([shadow, body, cabin, *wheels], instance)
 
 
 # Centre, half extents, brightness relative to the clothes, swing along x while walking (m),
@@ -121,92 +151,106 @@ LIMBS = (
 
 
 def person(rng: np.random.Generator, instance: int) -> Array:
-    """Boxes of a pedestrian, 1.75 m tall."""
-    cloth, seed = rng.uniform(0.08, 0.85), rng.uniform(0, 1000)
+    """Build a pedestrian, 1.75 m tall.
+
+    Args:
+        rng: generator of its properties.
+        instance: id of the person.
+    """
+    clothes = rng.uniform(0.08, 0.85)
+    seed = rng.uniform(0, 1000)
     rows = [
-        box(at, half, render.PERSON, lit * cloth, look, seed, swing)
-        for at, half, lit, swing, look in LIMBS
+        box(centre, half, render.PERSON, brightness * clothes, texture, seed, swing)
+        for centre, half, brightness, swing, texture in LIMBS
     ]
     return table(rows, instance)
 
 
+BICYCLE = (  # centre and half extents
+    ((-0.52, 0, 0.34), (0.34, 0.05, 0.34)),
+    ((0.52, 0, 0.34), (0.34, 0.05, 0.34)),
+    ((0, 0, 0.66), (0.58, 0.07, 0.14)),
+    ((0.48, 0, 1.0), (0.06, 0.3, 0.05)),
+)
+CYCLIST = (
+    ((-0.1, 0, 1.22), (0.2, 0.24, 0.36)),
+    ((0.02, 0, 1.72), (0.14, 0.13, 0.15)),
+    ((0, -0.14, 0.7), (0.12, 0.09, 0.32)),
+    ((0, 0.14, 0.7), (0.12, 0.09, 0.32)),
+)
+
+
 def cyclist(rng: np.random.Generator, instance: int) -> Array:
-    """Boxes of a cyclist: a two-wheeler and its rider, which share an instance."""
-    paint, seed = rng.uniform(0.08, 0.85), rng.uniform(0, 1000)
-    bicycle = (
-        ((-0.52, 0, 0.34), (0.34, 0.05, 0.34)),
-        ((0.52, 0, 0.34), (0.34, 0.05, 0.34)),
-        ((0, 0, 0.66), (0.58, 0.07, 0.14)),
-        ((0.48, 0, 1.0), (0.06, 0.3, 0.05)),
-    )
-    rider = (
-        ((-0.1, 0, 1.22), (0.2, 0.24, 0.36)),
-        ((0.02, 0, 1.72), (0.14, 0.13, 0.15)),
-        ((0, -0.14, 0.7), (0.12, 0.09, 0.32)),
-        ((0, 0.14, 0.7), (0.12, 0.09, 0.32)),
-    )
-    rows = [box(at, half, render.TWO_WHEELER, 0.1) for at, half in bicycle]
-    return table(
-        rows + [box(at, half, render.RIDER, paint, render.CLOTH, seed) for at, half in rider],
-        instance,
-    )
+    """Build a two-wheeler and its rider.
+
+    Args:
+        rng: generator of their properties.
+        instance: id of both.
+    """
+    clothes = rng.uniform(0.08, 0.85)
+    seed = rng.uniform(0, 1000)
+    rows = [box(centre, half, render.TWO_WHEELER, 0.1) for centre, half in BICYCLE]
+    rows += [
+        box(centre, half, render.RIDER, clothes, render.CLOTH, seed) for centre, half in CYCLIST
+    ]
+    return table(rows, instance)
 
 
-def city(seed: int, varied: Variation, first: float, last: float) -> Array:
-    """Build a box table (M, 14) of all blocks visible on a drive along y = 0 from x = `first` to `last`.
+def city(seed: int, variation: Variation, first: float, last: float) -> Array:
+    """Build all blocks visible on a drive along y = 0.
 
     A longer drive does not change the first blocks.
+
+    Args:
+        seed: seed of the street.
+        variation: its random properties.
+        first: x in m at the start of the drive.
+        last: x in m at its end.
+
+    Returns:
+        Box table (M, 14) in world coordinates.
     """
-    tables, instances = [], count(PARKED)
-    reach, half = FAR + BLOCK / 2, BLOCK / 2 - varied.road - SIDEWALK_WIDTH
+    tables = []
+    instances = count(PARKED)
+    reach = FAR + BLOCK / 2
+    half = BLOCK / 2 - variation.road - SIDEWALK_WIDTH
     for i in range(int((first - reach) // BLOCK), int((last + reach) // BLOCK) + 1):
         for j in range(-2, 2):
             rng = np.random.default_rng([seed, i + 2**20, j + 2**20])
-            park = rng.random() < varied.green
+            is_park = rng.random() < variation.green
             for quarter in range(4):
-                side = _park(rng, half) if park else _houses(rng, half)
-                boxes = np.concatenate([table(side), *_kerb(rng, varied, half, instances)])
-                tables.append(
-                    place(boxes, (i + 0.5) * BLOCK, (j + 0.5) * BLOCK, quarter * np.pi / 2)
-                )
+                side = _park(rng, half) if is_park else _houses(rng, half)
+                boxes = np.concatenate([table(side), *_kerb(rng, variation, half, instances)])
+                yaw = quarter * np.pi / 2
+                tables.append(transform(boxes, (i + 0.5) * BLOCK, (j + 0.5) * BLOCK, yaw))
     return np.concatenate(tables)
 
 
 def _houses(rng: np.random.Generator, half: float) -> list[Row]:
-    """One side of a block, from x = -half to half with the road below y = -half: houses, fences and walls."""
-    rows, at = [], -half
-    while at < half - 3:
-        width = min(rng.uniform(6, 13), half - at)
-        seed, albedo, middle = rng.uniform(0, 1000), rng.uniform(0.18, 0.8), at + width / 2
+    """Build houses, fences and walls from x = -half to half, with the road below y = -half."""
+    rows = []
+    x = -half
+    while x < half - 3:
+        width = min(rng.uniform(6, 13), half - x)
+        seed = rng.uniform(0, 1000)
+        albedo = rng.uniform(0.18, 0.8)
+        middle = x + width / 2
         if rng.random() < 0.2:
             height = rng.uniform(0.6, 1.2)
-            label, texture = (
-                (render.FENCE, render.PLANKS) if rng.random() < 0.6 else (render.WALL, render.PLAIN)
-            )
-            rows.append(
-                box(
-                    (middle, 0.3 - half, height),
-                    (width / 2, 0.15, height),
-                    label,
-                    albedo,
-                    texture,
-                    seed,
-                )
-            )
+            centre = (middle, 0.3 - half, height)
+            extents = (width / 2, 0.15, height)
+            is_fence = rng.random() < 0.6
+            label = render.FENCE if is_fence else render.WALL
+            texture = render.PLANKS if is_fence else render.PLAIN
         else:
-            height, depth, setback = rng.uniform(2, 8), rng.uniform(4, 8), rng.uniform(0, 1.5)
-            centre = (middle, setback + depth / 2 - half, height)
-            rows.append(
-                box(
-                    centre,
-                    (width / 2, depth / 2, height),
-                    render.BUILDING,
-                    albedo,
-                    render.FACADE,
-                    seed,
-                )
-            )
-        at += width
+            height = rng.uniform(2, 8)
+            depth = rng.uniform(4, 8)
+            centre = (middle, rng.uniform(0, 1.5) + depth / 2 - half, height)
+            extents = (width / 2, depth / 2, height)
+            label = render.BUILDING
+            texture = render.FACADE
+        rows.append(box(centre, extents, label, albedo, texture, seed))
+        x += width
     return rows
 
 
@@ -214,61 +258,55 @@ def _park(rng: np.random.Generator, half: float) -> list[Row]:
     rows = []
     for _ in range(8):
         rows += _tree(rng, rng.uniform(2 - half, half - 2), rng.uniform(2 - half, 10 - half))
-    height, albedo, seed = rng.uniform(0.5, 0.9), rng.uniform(0.2, 0.5), rng.uniform(0, 1000)
-    rows.append(
-        box(
-            (0, 0.3 - half, height),
-            (half, 0.2, height),
-            render.VEGETATION,
-            albedo,
-            render.LEAVES,
-            seed,
-        )
-    )
+    height = rng.uniform(0.5, 0.9)
+    albedo = rng.uniform(0.2, 0.5)
+    seed = rng.uniform(0, 1000)
+    centre = (0, 0.3 - half, height)
+    hedge = (half, 0.2, height)
+    rows.append(box(centre, hedge, render.VEGETATION, albedo, render.LEAVES, seed))
     return rows
 
 
 def _kerb(
-    rng: np.random.Generator, varied: Variation, half: float, instances: Iterator[int]
+    rng: np.random.Generator, variation: Variation, half: float, instances: Iterator[int]
 ) -> Iterator[Array]:
-    """Yield lamp posts, signs, trees and people on the sidewalk, and vehicles parked at the road's edge."""
-    shares = np.array(
-        [0.25, 1.3, 0.2 + 1.8 * varied.green, 1.5 * varied.crowd, 1.5 * varied.crowd, 0.4]
-    )
-    ends = np.cumsum(shares / shares.sum())
-    at, y = 1.0 - half, 0.5 - half - SIDEWALK_WIDTH
-    while at < half:
+    """Yield lamp posts, signs, trees and people on the sidewalk, and parked vehicles."""
+    green, crowd = variation.green, variation.crowd
+    weights = np.array([0.25, 1.3, 0.2 + 1.8 * green, 1.5 * crowd, 1.5 * crowd, 0.4])
+    ends = np.cumsum(weights / weights.sum())
+    x, y = 1.0 - half, 0.5 - half - SIDEWALK_WIDTH
+    while x < half:
         kind = int(np.searchsorted(ends, rng.random()))
         heading = np.pi * rng.integers(2)
         if kind == 0:
-            lamp = box((at, y, 5.2), (0.5, 0.16, 0.14), render.POLE, 0.6, render.LAMP)
-            yield table([box((at, y, 2.6), (0.2, 0.2, 2.6), render.POLE, 0.3, render.BANDS), lamp])
+            pole = box((x, y, 2.6), (0.2, 0.2, 2.6), render.POLE, 0.3, render.BANDS)
+            yield table([pole, box((x, y, 5.2), (0.5, 0.16, 0.14), render.POLE, 0.6, render.LAMP)])
         elif kind == 1:
             size = rng.uniform(0.4, 0.8)
-            pole = box((at, y, 0.75), (0.12, 0.12, 0.75), render.POLE, 0.4)
-            sign = (
-                (at, y, 1.5 + size),
-                (0.1, size, size),
-                render.SIGN,
-                rng.uniform(0.3, 0.9),
-                render.BANDS,
-            )
-            yield table([pole, box(*sign)])
+            albedo = rng.uniform(0.3, 0.9)
+            pole = box((x, y, 0.75), (0.12, 0.12, 0.75), render.POLE, 0.4)
+            centre = (x, y, 1.5 + size)
+            sign = box(centre, (0.1, size, size), render.SIGN, albedo, render.BANDS)
+            yield table([pole, sign])
         elif kind == 2:
-            yield table(_tree(rng, at, y + 1.5))
+            yield table(_tree(rng, x, y + 1.5))
         elif kind == 3:
-            yield place(person(rng, next(instances)), at, y, heading)
+            yield transform(person(rng, next(instances)), x, y, heading)
         elif kind == 4:
-            yield place(vehicle(rng, next(instances)), at + 1.5, PARKING - BLOCK / 2, heading)
-            at += 3.5
-        at += rng.uniform(2.0, 4.5)
+            yield transform(vehicle(rng, next(instances)), x + 1.5, PARKING - BLOCK / 2, heading)
+            x += 3.5
+        x += rng.uniform(2.0, 4.5)
 
 
 def _tree(rng: np.random.Generator, x: float, y: float) -> list[Row]:
-    trunk, radius, albedo = rng.uniform(1.4, 2.6), rng.uniform(1.0, 3.2), rng.uniform(0.12, 0.35)
-    seed, label, leaves = rng.uniform(0, 1000), render.VEGETATION, render.LEAVES
-    rows = [box((x, y, trunk / 2 + 0.2), (0.16, 0.16, trunk / 2 + 0.2), label, 0.15, leaves, seed)]
+    trunk = rng.uniform(1.4, 2.6)  # height, m
+    radius = rng.uniform(1.0, 3.2)
+    albedo = rng.uniform(0.12, 0.35)
+    seed = rng.uniform(0, 1000)
+    z = trunk / 2 + 0.2
+    rows = [box((x, y, z), (0.16, 0.16, z), render.VEGETATION, 0.15, render.LEAVES, seed)]
     for height, size in ((0.9, 1.0), (1.7, 0.65)):
         half = (radius * size, radius * size, 0.9 * radius * size)
-        rows.append(box((x, y, trunk + radius * height), half, label, albedo, leaves, seed))
+        centre = (x, y, trunk + radius * height)
+        rows.append(box(centre, half, render.VEGETATION, albedo, render.LEAVES, seed))
     return rows

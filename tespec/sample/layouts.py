@@ -32,25 +32,23 @@ DEPTH_STRIDE, IMAGE_STRIDE = 5, 2  # rendered frames per depth map and per image
 DEPTHS_BEFORE = 2  # depth maps with timestamps before the first event, as in the official files
 EMPTY = 7  # index of a depth map without any return
 RANGE = 100.0  # of the lidar, m
-# limits of the lidar's field of view, as shares of the image height
+# limits of the lidar's field of view, relative to the image height
 LOWEST_BEAM, HIGHEST_BEAM = 0.95, 0.12
-GAPS = 0.2  # share of pixels without a return
+GAPS = 0.2  # fraction of pixels without a return
 SHIFT = 2  # px by which rectified depth maps are shifted relative to raw ones
 
 # 40 bytes per box (prophesee-ai/prophesee-automotive-dataset-toolbox, src/io/box_loading.py).
 FIELDS = ("t", "x", "y", "w", "h", "class_id", "track_id", "class_confidence")
-BOX = np.dtype(
-    list(zip(FIELDS, ("<i8", "<f4", "<f4", "<f4", "<f4", "<u4", "<u4", "<f4"), strict=True)),
-    align=True,
-)
-SEEN = 10  # visible px that an instance needs to get a box
+FORMATS = ("<i8", "<f4", "<f4", "<f4", "<f4", "<u4", "<u4", "<f4")
+BOX = np.dtype(list(zip(FIELDS, FORMATS, strict=True)), align=True)
+MIN_PIXELS = 10  # visible px that an instance needs to get a box
 BEYOND = 3.0  # px by which a box extends past the image border that cuts it off
 SIGN_TRACK = 100_000  # track id of signs, which have no instances
 LABEL_RATES = {"gen1": 4, "1mpx": 60}  # labels per second
 
 OBJECTS = ("car", "truck", "person", "two_wheeler", "street")
 OBJECT_STRIDE = 10  # rendered frames between two from which crops are taken
-# min px of an object's shorter side; context on each side as a share of the longer one
+# min px of an object's shorter side; context on each side relative to the longer one
 SMALLEST, MARGIN = 12, 0.25
 SIDE = 40  # px of a crop of empty street
 
@@ -99,108 +97,122 @@ def concatenate(parts: list[Events]) -> Events:
 
 
 def write_ddd17(film: Film, root: Path, recording: SampleRecording) -> None:
-    """Write `<name>/` in the ESS authors' layout (uzh-rpg/ess): events in ns, every third frame as an image.
+    """Write a recording in the ESS authors' layout of DDD17 (uzh-rpg/ess).
 
-    Images from `DDD17_FIRST_LABEL_US` on have masks. The additional file `ego_speed.npy` is float32
-    (images,) in m/s.
+    Events are in ns, and every third frame is an image. Images from `DDD17_FIRST_LABEL_US` on have
+    masks. The additional file `ego_speed.npy` is float32 (images,) in m/s.
+
+    Args:
+        film: frames and events.
+        root: folder of the data set, where `<name>/` is written.
+        recording: name and labelled rows.
     """
     folder = root / recording.name
     (folder / "index").mkdir(parents=True)
     (folder / "imgs").mkdir()
     parts: list[Events] = []
-    times: list[int] = []
+    image_times: list[int] = []
     speeds: list[float] = []
     with zipfile.ZipFile(folder / "segmentation_masks.zip", "w") as masks:
         for frame, events in film:
             parts.append(events)
             if frame.index % DDD17_STRIDE:
                 continue
-            times.append(frame.time_us)
+            image_times.append(frame.time_us)
             speeds.append(frame.ego_speed)
-            Image.fromarray(frame.grey).save(
-                folder / "imgs" / f"img_{len(times):08d}.png", compress_level=1
-            )
+            number = f"{len(image_times):08d}"
+            image = Image.fromarray(frame.grey)
+            image.save(folder / "imgs" / f"img_{number}.png", compress_level=1)
             if frame.time_us >= DDD17_FIRST_LABEL_US:
                 mask = Image.fromarray(DDD17_NUMBERS[frame.label[: recording.sensor.label_rows]])
                 # A fixed date makes the bytes of a world reproducible.
-                member = zipfile.ZipInfo(
-                    f"segmentation_masks/mask_{len(times):08d}.png", (2000, 1, 1, 0, 0, 0)
-                )
+                name = f"segmentation_masks/mask_{number}.png"
+                member = zipfile.ZipInfo(name, (2000, 1, 1, 0, 0, 0))
                 with masks.open(member, "w") as file:
                     mask.save(file, "PNG", compress_level=1)
     x, y, t, p = concatenate(parts)
     (1000 * t).astype("<i8").tofile(folder / "events.dat.t")
     np.stack([x, y, p], axis=1).astype("<i2").tofile(folder / "events.dat.xyp")
     np.save(folder / "ego_speed.npy", np.array(speeds, np.float32))
-    stamps = np.array(times, np.int64)
+    times = np.array(image_times, np.int64)
     for span in (10, 50, 250):
         # Time of each image in ns, number of events before it, and number of events more than
         # `span` ms before it.
-        columns = (
-            1000 * stamps,
-            np.searchsorted(t, stamps),
-            np.searchsorted(t, stamps - 1000 * span),
-        )
-        np.save(
-            folder / "index" / f"index_{span}ms.npy", np.stack(columns, axis=1).astype(np.int64)
-        )
+        first = np.searchsorted(t, times - 1000 * span)
+        index = np.stack([1000 * times, np.searchsorted(t, times), first], axis=1)
+        np.save(folder / "index" / f"index_{span}ms.npy", index.astype(np.int64))
 
 
 def write_dsec(film: Film, root: Path, recording: SampleRecording) -> None:
-    """Write `<split>/<name>/` as in DSEC-Semantic's README: events, rectification map, 11- and 19-class masks at 20 Hz.
+    """Write a recording as in DSEC-Semantic's README.
 
-    The film shows the rectified view: its events are moved to raw pixels by inverting the
+    `<split>/<name>/` contains events, the rectification map, and masks of 11 and 19 classes at
+    20 Hz. The film shows the rectified view: its events are moved to raw pixels by inverting the
     rectification map.
+
+    Args:
+        film: frames and events.
+        root: folder of the data set.
+        recording: split, name and sensor.
     """
     height, width, label_rows = recording.sensor
     folder = root / recording.split / recording.name
-    left, masks = (
-        folder / "events" / "left",
-        [folder / "semantic" / "left" / classes for classes in DSEC_MASKS],
-    )
-    for each in (left, *masks):
-        each.mkdir(parents=True)
+    left = folder / "events" / "left"
+    mask_folders = [folder / "semantic" / "left" / classes for classes in DSEC_MASKS]
+    for path in (left, *mask_folders):
+        path.mkdir(parents=True)
     parts: list[Events] = []
-    stamps: list[int] = []
+    timestamps: list[int] = []
     for frame, chunk in film:
         parts.append(chunk)
         if frame.index % DSEC_STRIDE:
             continue
-        for place, numbers in zip(masks, DSEC_NUMBERS, strict=True):
+        for path, numbers in zip(mask_folders, DSEC_NUMBERS, strict=True):
             mask = numbers[frame.label[:label_rows]]
             mask[:, :1] = IGNORE
-            Image.fromarray(mask).save(place / f"{len(stamps):06d}.png")
-        stamps.append(DSEC_OFFSET_US + frame.time_us)
+            Image.fromarray(mask).save(path / f"{len(timestamps):06d}.png")
+        timestamps.append(DSEC_OFFSET_US + frame.time_us)
     events = concatenate(parts)
-    (folder / "semantic" / "timestamps.txt").write_text("".join(f"{stamp}\n" for stamp in stamps))
+    text = "".join(f"{timestamp}\n" for timestamp in timestamps)
+    (folder / "semantic" / "timestamps.txt").write_text(text)
     # Sub-pixel rectified x and y (H, W, 2) of each raw pixel, some outside of the image.
     centre = (np.array([width, height]) - 1) / 2
-    places = np.mgrid[:height, :width][::-1].transpose(1, 2, 0) - centre
-    stretch = 1 + DISTORTION * np.sum(places**2, axis=-1) / ((width / 2) ** 2 + (height / 2) ** 2)
-    rectified = (places * stretch[..., None] + centre).astype(np.float32)
-    nearest = KDTree(rectified.reshape(-1, 2)).query(
-        np.mgrid[:height, :width][::-1].reshape(2, -1).T
-    )[1]
+    pixels = np.mgrid[:height, :width][::-1]  # x, y of every pixel (2, H, W)
+    offsets = pixels.transpose(1, 2, 0) - centre
+    stretch = 1 + DISTORTION * np.sum(offsets**2, axis=-1) / ((width / 2) ** 2 + (height / 2) ** 2)
+    rectified = (offsets * stretch[..., None] + centre).astype(np.float32)
+    nearest = KDTree(rectified.reshape(-1, 2)).query(pixels.reshape(2, -1).T)[1]
     y, x = np.divmod(nearest.reshape(height, width)[events.y, events.x], width)
-    packed = {"track_times": False, "chunks": True, **BLOSC}
+    compression = {"track_times": False, "chunks": True, **BLOSC}
+    columns = {
+        "x": x.astype("<u2"),
+        "y": y.astype("<u2"),
+        "t": events.t.astype("<u4"),
+        "p": events.p.astype("u1"),
+    }
     with h5py.File(left / "events.h5", "w") as file:
-        for name, values, kind in (
-            ("x", x, "<u2"),
-            ("y", y, "<u2"),
-            ("t", events.t, "<u4"),
-            ("p", events.p, "u1"),
-        ):
-            file.create_dataset(f"events/{name}", data=values.astype(kind), **packed)
+        for name, values in columns.items():
+            file.create_dataset(f"events/{name}", data=values, **compression)
         index = np.searchsorted(events.t, 1000 * np.arange(int(events.t[-1]) // 1000 + 1))
-        file.create_dataset("ms_to_idx", data=index.astype("<u8"), **packed)
+        file.create_dataset("ms_to_idx", data=index.astype("<u8"), **compression)
         file.create_dataset("t_offset", data=np.int64(DSEC_OFFSET_US), track_times=False)
     with h5py.File(left / "rectify_map.h5", "w") as file:
-        file.create_dataset("rectify_map", data=rectified, **packed)
+        file.create_dataset("rectify_map", data=rectified, **compression)
 
 
 def write_mvsec(film: Film, root: Path, recording: SampleRecording) -> None:
-    """Write `<name>_data.hdf5` with events and images, and `<name>_gt.hdf5` with sparse depth maps of a lidar."""
-    rng, height = np.random.default_rng(recording.seed), recording.sensor.height
+    """Write a recording in the layout of MVSEC.
+
+    `<name>_data.hdf5` contains events and images, and `<name>_gt.hdf5` sparse depth maps of a
+    lidar.
+
+    Args:
+        film: frames and events.
+        root: folder of the data set.
+        recording: name, sensor, and seed of the gaps in the depth maps.
+    """
+    rng = np.random.default_rng(recording.seed)
+    height = recording.sensor.height
     parts: list[Events] = []
     images: list[npt.NDArray[np.uint8]] = []
     depths: list[npt.NDArray[np.float32]] = []
@@ -209,14 +221,12 @@ def write_mvsec(film: Film, root: Path, recording: SampleRecording) -> None:
         if frame.index % IMAGE_STRIDE == 0:
             images.append(frame.grey)
         if frame.index % DEPTH_STRIDE == 0:
-            seen = (
-                (frame.depth < RANGE)
-                & (rng.random(frame.depth.shape) >= GAPS)
-                & (len(depths) != EMPTY)
-            )
-            seen[: round(HIGHEST_BEAM * height)] = False
-            seen[round(LOWEST_BEAM * height) :] = False
-            depths.append(np.where(seen, frame.depth, np.float32(np.nan)))
+            has_return = (frame.depth < RANGE) & (rng.random(frame.depth.shape) >= GAPS)
+            has_return[: round(HIGHEST_BEAM * height)] = False
+            has_return[round(LOWEST_BEAM * height) :] = False
+            if len(depths) == EMPTY:
+                has_return[:] = False
+            depths.append(np.where(has_return, frame.depth, np.float32(np.nan)))
 
     def put(name: str, values: npt.NDArray[np.generic], **options: object) -> None:
         file.create_dataset(f"davis/left/{name}", data=values, track_times=False, **options)
@@ -225,65 +235,70 @@ def write_mvsec(film: Film, root: Path, recording: SampleRecording) -> None:
         return (MVSEC_EPOCH_US + times_us) / 1e6
 
     x, y, t, p = concatenate(parts)
+    events_table = np.stack([x, y, seconds(t), 2.0 * p - 1], axis=1)  # (N, 4)
     image_times = IMAGE_STRIDE * PERIOD_US * np.arange(1, len(images) + 1)
     with h5py.File(root / f"{recording.name}_data.hdf5", "w") as file:
-        put(
-            "events",
-            np.stack([x, y, seconds(t), 2.0 * p - 1], axis=1),
-            chunks=(min(1 << 14, len(t)), 4),
-        )
+        put("events", events_table, chunks=(min(1 << 14, len(t)), 4))
         put("image_raw", np.stack(images))
         put("image_raw_ts", seconds(image_times))
         put("image_raw_event_inds", np.searchsorted(t, image_times))
-    raw = np.stack([depths[0]] * DEPTHS_BEFORE + depths)
-    depth_times = (
-        DEPTH_STRIDE
-        * PERIOD_US
-        * np.delete(np.arange(-DEPTHS_BEFORE, len(depths) + 1), DEPTHS_BEFORE)
-    )
+    raw = np.stack([depths[0]] * DEPTHS_BEFORE + depths)  # (D, H, W)
+    numbers = np.delete(np.arange(-DEPTHS_BEFORE, len(depths) + 1), DEPTHS_BEFORE)
+    depth_times = seconds(DEPTH_STRIDE * PERIOD_US * numbers)
+    maps = {"depth_image_raw": raw, "depth_image_rect": np.roll(raw, (SHIFT, SHIFT), (1, 2))}
     with h5py.File(root / f"{recording.name}_gt.hdf5", "w") as file:
-        for name, values in (
-            ("depth_image_raw", raw),
-            ("depth_image_rect", np.roll(raw, (SHIFT, SHIFT), (1, 2))),
-        ):
+        for name, values in maps.items():
             put(name, values, chunks=(1, *raw.shape[1:]))
-            put(f"{name}_ts", seconds(depth_times))
+            put(f"{name}_ts", depth_times)
 
 
 def frame_boxes(frame: Frame, dataset: str) -> npt.NDArray[np.void]:
-    """Boxes (N,) of dtype `BOX` around visible instances by track, and for 1Mpx one around all signs of the frame."""
+    """Compute the boxes around visible instances, and for 1Mpx one around all signs of the frame.
+
+    Args:
+        frame: frame with instances and classes.
+        dataset: key of `BOX_NUMBERS`.
+
+    Returns:
+        (N,) of dtype `BOX`, ordered by track id.
+    """
     boxes = []
     height, width = frame.label.shape
     for track in [*np.unique(frame.instance[frame.instance > 0]).tolist(), SIGN_TRACK]:
         pixels = frame.label == SIGN if track == SIGN_TRACK else frame.instance == track
         labels = np.unique(frame.label[pixels])
-        number = next(
-            (number for label, number in BOX_NUMBERS[dataset].items() if label in labels), None
-        )
-        if number is None or pixels.sum() < SEEN:
+        numbers = [number for label, number in BOX_NUMBERS[dataset].items() if label in labels]
+        if not numbers or pixels.sum() < MIN_PIXELS:
             continue
-        rows, columns = np.flatnonzero(pixels.any(axis=1)), np.flatnonzero(pixels.any(axis=0))
-        left, top, right, bottom = columns[0], rows[0], columns[-1] + 1, rows[-1] + 1
-        left, top = left - BEYOND * (left == 0), top - BEYOND * (top == 0)
-        right, bottom = right + BEYOND * (right == width), bottom + BEYOND * (bottom == height)
-        boxes.append((frame.time_us, left, top, right - left, bottom - top, number, track, 1.0))
+        left, top, right, bottom = Image.fromarray(pixels).getbbox() or (0, 0, 0, 0)
+        box_left, box_top = left - BEYOND * (left == 0), top - BEYOND * (top == 0)
+        box_width = right + BEYOND * (right == width) - box_left
+        box_height = bottom + BEYOND * (bottom == height) - box_top
+        box = (frame.time_us, box_left, box_top, box_width, box_height, numbers[0], track, 1.0)
+        boxes.append(box)
     return np.array(boxes, BOX)
 
 
 def write_prophesee(film: Film, root: Path, recording: SampleRecording) -> None:
-    """Write `<split>/<name>_td.dat` and `_bbox.npy` of Gen1 or 1Mpx; labels are at the frames nearest in time."""
+    """Write a recording in the layout of Gen1 or 1Mpx; labels are at the frames nearest in time.
+
+    Args:
+        film: frames and events.
+        root: folder of the data set; `<split>/<name>_td.dat` and `_bbox.npy` are written.
+        recording: data set, split, name and sensor.
+    """
     rate = LABEL_RATES[recording.dataset]
-    labelled = {
-        round(number * FRAME_RATE / rate) for number in range(1, int(recording.seconds * rate) + 1)
-    }
+    count = int(recording.seconds * rate)
+    label_frames = {round(number * FRAME_RATE / rate) for number in range(1, count + 1)}
     parts: list[Events] = []
     boxes = [np.empty(0, BOX)]
     for frame, events in film:
         parts.append(events)
-        if frame.index in labelled:
+        if frame.index in label_frames:
             boxes.append(frame_boxes(frame, recording.dataset))
     path = root / recording.split / recording.name
-    write_dat(path.with_name(f"{path.name}_td.dat"), *concatenate(parts), *recording.sensor[:2])
+    height, width, _ = recording.sensor
+    write_dat(path.with_name(f"{path.name}_td.dat"), *concatenate(parts), height, width)
     # Zero the padding between fields, so that equal boxes have equal bytes.
     stored = np.zeros(sum(map(len, boxes)), BOX)
     for name in FIELDS:
@@ -292,33 +307,34 @@ def write_prophesee(film: Film, root: Path, recording: SampleRecording) -> None:
 
 
 def write_objects(film: Film, root: Path, recording: SampleRecording) -> None:
-    """Write grey crops of objects and empty street as `<split>/<class>/<name>_<number>.png`, like ImageNet."""
+    """Write grey crops of objects and empty street in folders of classes, like ImageNet.
+
+    Args:
+        film: frames and events.
+        root: folder of the data set; `<split>/<class>/<name>_<number>.png` are written.
+        recording: split, name, and seed of the crops of empty street.
+    """
     rng = np.random.default_rng([recording.seed, 7])
     written = 0
     for frame, _ in film:
         if frame.index % OBJECT_STRIDE:
             continue
-        pieces = []
+        crops = []
         for box in frame_boxes(frame, "objects"):
             if min(box["w"], box["h"]) >= SMALLEST:
                 half = round((0.5 + MARGIN) * max(box["w"], box["h"]))
-                left, top = (
-                    max(0, int(box[at] + box[size] / 2) - half)
-                    for at, size in (("x", "w"), ("y", "h"))
-                )
-                pieces.append(
-                    (box["class_id"], frame.grey[top : top + 2 * half, left : left + 2 * half])
-                )
+                left = max(0, int(box["x"] + box["w"] / 2) - half)
+                top = max(0, int(box["y"] + box["h"] / 2) - half)
+                image = frame.grey[top : top + 2 * half, left : left + 2 * half]
+                crops.append((OBJECTS[box["class_id"]], image))
         height, width = frame.grey.shape
         top, left = int(rng.integers(0, height - SIDE + 1)), int(rng.integers(0, width - SIDE + 1))
-        if not (frame.instance[top : top + SIDE, left : left + SIDE] > 0).any():
-            pieces.append(
-                (OBJECTS.index("street"), frame.grey[top : top + SIDE, left : left + SIDE])
-            )
-        for number, image in pieces:
-            folder = root / recording.split / OBJECTS[number]
+        window = (slice(top, top + SIDE), slice(left, left + SIDE))
+        if not (frame.instance[window] > 0).any():
+            crops.append(("street", frame.grey[window]))
+        for name, image in crops:
+            folder = root / recording.split / name
             folder.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(image).save(
-                folder / f"{recording.name}_{written:05d}.png", compress_level=1
-            )
+            path = folder / f"{recording.name}_{written:05d}.png"
+            Image.fromarray(image).save(path, compress_level=1)
             written += 1

@@ -1,4 +1,4 @@
-"""Simulate a drive along a street: motion of road users, rendered frames, ground truth and events."""
+"""Simulate a drive along a street: road users, rendered frames, ground truth and events."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tespec.events.readers import Events
-from tespec.sample.city import LANE, Variation, city, cyclist, person, place, vehicle
+from tespec.sample.city import LANE, Variation, city, cyclist, person, transform, vehicle
 from tespec.sample.render import (
     BLOCK,
     CX,
@@ -17,9 +17,9 @@ from tespec.sample.render import (
     SWING,
     Array,
     Camera,
+    CameraPose,
     Image,
-    Surroundings,
-    View,
+    SceneContext,
     render,
 )
 from tespec.sample.sensor import DAY, NIGHT, EventSensor
@@ -30,7 +30,7 @@ WHITE_NIGHT = 0.4  # intensity shown as white in grey frames; by day it scales w
 RAMP = 120  # frames that a road user takes to reach its speed, or to stop
 # attempts at density 1; CARS: oncoming and crossing each
 CROSSERS, WALKERS, CARS, CYCLISTS = 10, 36, 6, 7
-LEAD_SHARE = 0.5  # share of streets with a vehicle ahead of the ego car
+LEAD_FRACTION = 0.5  # fraction of streets with a vehicle ahead of the ego car
 CYCLE_LANE = 2.8  # m from the centre line
 STRIDE = 4.5  # radians of the leg swing per metre walked
 SWAY, WAVE = 0.4, 40.0  # amplitude and wavelength in m of the ego car's path around the lane centre
@@ -57,8 +57,8 @@ class Frame:
         """Grey frame (H, W) uint8 as a camera would store it, with a gamma of 2.2."""
         # The last digits of a power depend on the CPU; in float32, some of these differences would
         # reach the result.
-        seen = np.clip(self.image.astype(np.float64) / self.white, 0, 1)
-        return (255 * seen ** (1 / 2.2) + 0.5).astype(np.uint8)
+        linear = (self.image.astype(np.float64) / self.white).clip(0, 1)
+        return (255 * linear ** (1 / 2.2) + 0.5).astype(np.uint8)
 
 
 Film = Iterator[tuple[Frame, Events]]
@@ -67,38 +67,60 @@ Film = Iterator[tuple[Frame, Events]]
 Agent = tuple[Array, Array]
 
 
-class Habit(NamedTuple):
-    """Motion of a road user: top speed (m/s), ranges (s) of the durations of moving and of standing."""
+class MotionPattern(NamedTuple):
+    """Top speed of a road user, and ranges of the durations of moving and of standing."""
 
-    top_speed: float
-    go: tuple[float, float] = (2.0, 5.0)
-    stop: tuple[float, float] = (0.5, 2.0)
-
-
-EGO = Habit(8.0, (2.0, 4.0), (2.8, 5.6))  # stands still about 40 % of the time, including ramps
-DRIVER, CYCLIST, WALKER = Habit(9.0), Habit(5.0), Habit(1.6)
+    top_speed: float  # m/s
+    go: tuple[float, float] = (2.0, 5.0)  # s
+    stop: tuple[float, float] = (0.5, 2.0)  # s
 
 
-def stop_and_go(rng: np.random.Generator, habit: Habit, frames: int) -> tuple[Array, Array]:
-    """Sample distance (frames,) in m, from 0, and speed (frames,) in m/s; starts at any moment of a go or a stop."""
-    periods = frames // round(FRAME_RATE * (habit.go[0] + habit.stop[0])) + 3
-    spans = np.stack([rng.uniform(*habit.go, periods), rng.uniform(*habit.stop, periods)], axis=1)
+# The ego car stands about 40 % of the time, including ramps.
+EGO = MotionPattern(8.0, (2.0, 4.0), (2.8, 5.6))
+DRIVER, CYCLIST, WALKER = MotionPattern(9.0), MotionPattern(5.0), MotionPattern(1.6)
+
+
+def stop_and_go(
+    rng: np.random.Generator, pattern: MotionPattern, frames: int
+) -> tuple[Array, Array]:
+    """Sample a motion that starts at any moment of a go or a stop.
+
+    Args:
+        rng: generator of durations and speeds.
+        pattern: speed and durations.
+        frames: number of frames.
+
+    Returns:
+        Distance (frames,) in m, from 0, and speed (frames,) in m/s.
+    """
+    periods = frames // round(FRAME_RATE * (pattern.go[0] + pattern.stop[0])) + 3
+    goes = rng.uniform(*pattern.go, periods)
+    stops = rng.uniform(*pattern.stop, periods)
     # Integers in mm/s, so that the mean speed during a stop is exactly 0.
-    speeds = rng.integers(round(500 * habit.top_speed), round(1000 * habit.top_speed), periods)
-    lengths = np.round(FRAME_RATE * spans).astype(np.int64)
-    wanted = np.repeat(np.stack([speeds, np.zeros_like(speeds)], axis=1).ravel(), lengths.ravel())
-    total = np.cumsum(wanted)
-    first = RAMP + rng.integers(lengths[0].sum())
+    low, high = round(500 * pattern.top_speed), round(1000 * pattern.top_speed)
+    speeds = rng.integers(low, high, periods)
+    durations = np.round(FRAME_RATE * np.stack([goes, stops], axis=1)).astype(np.int64)
+    targets = np.stack([speeds, np.zeros_like(speeds)], axis=1)  # (periods, 2)
+    total = np.cumsum(np.repeat(targets.ravel(), durations.ravel()))
+    first = RAMP + rng.integers(durations[0].sum())
     speed = (total[first:] - total[first - RAMP : -RAMP])[:frames] / (1000 * RAMP)
     return (np.cumsum(speed) - speed) / FRAME_RATE, speed
 
 
 class Street:
-    """Drive of a given duration through a city, by day or at night; fully determined by the arguments."""
+    """Drive through a city, fully determined by the arguments.
+
+    Args:
+        seed: seed of the street and its traffic.
+        seconds: duration.
+        night: whether lamps light the street.
+    """
 
     def __init__(self, seed: int, seconds: float, night: bool = False) -> None:
-        pace, others, sky, shake = (np.random.default_rng([seed, part]) for part in range(1, 5))
-        self.seed, self.night, self.frames = seed, night, round(seconds * FRAME_RATE) + 1
+        pace, traffic, sky, shake = (np.random.default_rng([seed, part]) for part in range(1, 5))
+        self.seed = seed
+        self.night = night
+        self.frames = round(seconds * FRAME_RATE) + 1
         self.variation = Variation(seed)
         distance, self.ego_speed = stop_and_go(pace, EGO, self.frames)
         self.x = distance + pace.uniform(0, BLOCK)
@@ -106,84 +128,96 @@ class Street:
         self.y = SWAY * np.sin(swing) - self.variation.side * LANE
         self.heading = SWAY * 2 * np.pi / WAVE * np.cos(swing)
         self.static = city(seed, self.variation, self.x[0], self.x[-1])
-        azimuth, road, grass = (
-            sky.uniform(0, 2 * np.pi),
-            self.variation.road,
-            self.variation.green > 0.4,
+        self.scene = SceneContext(
+            light=self.variation.light,
+            azimuth=sky.uniform(0, 2 * np.pi),
+            headlights=0.0,
+            street_lamps=0.0,
+            sky=1.0,
+            road=self.variation.road,
+            grass=self.variation.green > 0.4,
+            wind=0.0,
         )
-        self.around = Surroundings(self.variation.light, azimuth, 0.0, 0.0, 1.0, road, grass, 0.0)
         if night:
-            light, lamps = sky.uniform(0.08, 0.14), sky.uniform(2.0, 4.0)
-            self.around = self.around._replace(
-                light=light, headlights=0.8, street_lamps=lamps, sky=0.15
+            self.scene = self.scene._replace(
+                light=sky.uniform(0.08, 0.14),
+                headlights=0.8,
+                street_lamps=sky.uniform(2.0, 4.0),
+                sky=0.15,
             )
-        self.agents = _agents(others, self.variation, self.x, self.y, self.ego_speed)
-        # One table of all moving boxes, so that placing them takes few array operations per frame.
+        self.agents = _agents(traffic, self.variation, self.x, self.y, self.ego_speed)
+        # One table of all moving boxes, so that moving them takes few array operations per frame.
         self._moving = np.concatenate([boxes for boxes, _ in self.agents])
-        self._owner = np.repeat(
-            np.arange(len(self.agents)), [len(boxes) for boxes, _ in self.agents]
-        )
+        counts = [len(boxes) for boxes, _ in self.agents]
+        self._owner = np.repeat(np.arange(len(self.agents)), counts)
         self._poses = np.stack([poses for _, poses in self.agents])
         # Pitch (rad) and height (m) of the camera, which shakes only while the car drives.
         time = np.arange(self.frames) / FRAME_RATE
-        slow, fast, lift = (
-            2 * np.pi * (np.array([[1.7], [9.0], [2.3]]) * time + shake.random((3, 1)))
-        )
-        driving = np.clip(self.ego_speed / 4, 0, 1)
-        self.pitch = driving * (0.004 * np.sin(slow) + 0.0012 * np.sin(fast))
-        self.height = self.variation.height + driving * 0.01 * np.sin(lift)
+        phases = 2 * np.pi * (np.array([[1.7], [9.0], [2.3]]) * time + shake.random((3, 1)))
+        slow, fast, lift = np.sin(phases)
+        driving = (self.ego_speed / 4).clip(0, 1)
+        self.pitch = driving * (0.004 * slow + 0.0012 * fast)
+        self.height = self.variation.height + driving * 0.01 * lift
 
     def boxes(self, frame: int) -> Array:
         """All boxes at a frame (N, 14), the moving ones first."""
         x, y, heading, phase = self._poses[self._owner, frame].T
         moving = self._moving.copy()
         moving[:, CX] += moving[:, SWING] * np.sin(phase)
-        return np.concatenate([place(moving, x, y, heading), self.static])
+        return np.concatenate([transform(moving, x, y, heading), self.static])
 
     def camera(self, height: int, width: int, free_rows: int) -> Camera:
-        """Return the camera for an image size in px; rows from `free_rows` on show the ego car's bonnet."""
-        focal, horizon = self.variation.focal * width, self.variation.horizon * free_rows
+        """Return the camera of this street.
+
+        Args:
+            height: of the image in px.
+            width: of the image in px.
+            free_rows: rows above the ego car's bonnet.
+        """
+        focal = self.variation.focal * width
+        horizon = self.variation.horizon * free_rows
         return Camera(height, width, focal, width / 2, horizon, free_rows)
 
-    def view(self, frame: int) -> View:
+    def camera_pose(self, frame: int) -> CameraPose:
         """Pose of the camera at a frame."""
-        heading, pitch, roll = (
-            self.heading[frame] + self.variation.yaw,
-            self.pitch[frame],
-            self.variation.roll,
-        )
+        heading = self.heading[frame] + self.variation.yaw
+        pitch, roll = self.pitch[frame], self.variation.roll
         forward = np.array(
             [np.cos(heading) * np.cos(pitch), np.sin(heading) * np.cos(pitch), np.sin(pitch)]
         )
         left = np.array([-np.sin(heading), np.cos(heading), 0.0])
         up = np.cross(forward, left)
-        axes = [
-            forward,
-            np.cos(roll) * left + np.sin(roll) * up,
-            np.cos(roll) * up - np.sin(roll) * left,
-        ]
-        return View(np.array([self.x[frame], self.y[frame], self.height[frame]]), np.stack(axes))
+        rolled_left = np.cos(roll) * left + np.sin(roll) * up
+        rolled_up = np.cos(roll) * up - np.sin(roll) * left
+        position = np.array([self.x[frame], self.y[frame], self.height[frame]])
+        return CameraPose(position, np.stack([forward, rolled_left, rolled_up]))
 
     def render(self, camera: Camera, index: int) -> Frame:
-        """Render one frame."""
+        """Render a frame.
+
+        Args:
+            camera: of `camera`.
+            index: number of the frame.
+
+        Returns:
+            Image, depth, labels and instances (H, W).
+        """
         boxes = self.boxes(index)
-        around = self.around._replace(wind=WIND * np.sin(2 * np.pi * index / FRAME_RATE))
-        image, depth, hit, label = render(boxes, camera, self.view(index), around)
-        instance = np.append(boxes[:, INSTANCE], 0).astype(np.int32)[hit]
-        white = WHITE_NIGHT if self.night else 1.2 * self.around.light
+        scene = self.scene._replace(wind=WIND * np.sin(2 * np.pi * index / FRAME_RATE))
+        image, depth, hit, label = render(boxes, camera, self.camera_pose(index), scene)
         return Frame(
-            index,
-            PERIOD_US * index,
-            float(self.ego_speed[index]),
-            image,
-            depth,
-            label,
-            instance,
-            white,
+            index=index,
+            time_us=PERIOD_US * index,
+            ego_speed=float(self.ego_speed[index]),
+            image=image,
+            depth=depth,
+            label=label,
+            instance=np.append(boxes[:, INSTANCE], 0).astype(np.int32)[hit],
+            white=WHITE_NIGHT if self.night else 1.2 * self.scene.light,
         )
 
     def record(self, camera: Camera) -> Film:
-        """Yield every frame after the first, with the events since the previous frame, all earlier than its time."""
+        """Yield every frame after the first, with the events since the frame before it."""
         sensor = EventSensor(self.render(camera, 0).image, NIGHT if self.night else DAY, self.seed)
         for index in range(1, self.frames):
             frame = self.render(camera, index)
@@ -191,74 +225,73 @@ class Street:
 
 
 def _agents(
-    rng: np.random.Generator, varied: Variation, x: Array, y: Array, speed: Array
+    rng: np.random.Generator, variation: Variation, x: Array, y: Array, speed: Array
 ) -> list[Agent]:
-    """Sample road users around the ego car's path x, y, and drop those that collide with it or with each other."""
-    frames, side = len(x), varied.side
+    """Sample road users near the ego car's path x, y, without those that collide."""
+    frames = len(x)
+    side = variation.side
 
     def ahead(near: float, far: float) -> float:
         return float(rng.uniform(x[0] + near, x[-1] + far))
 
-    def on_its_way(habit: Habit, x0: float, y0: float, direction: int) -> Array:
-        walked, _ = stop_and_go(rng, habit, frames)
+    def straight(pattern: MotionPattern, x0: float, y0: float, direction: int) -> Array:
+        distance, _ = stop_and_go(rng, pattern, frames)
         step_x, step_y = ((1, 0), (0, 1), (-1, 0), (0, -1))[direction]
         heading = np.full(frames, direction * np.pi / 2)
-        return np.stack([x0 + step_x * walked, y0 + step_y * walked, heading, STRIDE * walked], 1)
+        poses = [x0 + step_x * distance, y0 + step_y * distance, heading, STRIDE * distance]
+        return np.stack(poses, axis=1)
 
-    def lead() -> Array:
+    def leading() -> Array:
         gap = rng.uniform(7.0, 16.0) + 0.5 * speed
-        return np.stack(
-            [x + gap, np.full(frames, -side * LANE), np.zeros(frames), np.zeros(frames)], 1
-        )
+        poses = [x + gap, np.full(frames, -side * LANE), np.zeros(frames), np.zeros(frames)]
+        return np.stack(poses, axis=1)
+
+    def oncoming() -> Array:
+        return straight(DRIVER, ahead(10.0, 70.0), side * LANE, WEST)
 
     def crossing() -> Array:
-        direction, corner = int(rng.choice((NORTH, SOUTH))), BLOCK * round(ahead(0.0, 60.0) / BLOCK)
-        turned = 1 if direction == NORTH else -1
-        return on_its_way(
-            DRIVER, corner + turned * side * LANE, -turned * rng.uniform(-20.0, 50.0), direction
-        )
+        direction = int(rng.choice((NORTH, SOUTH)))
+        corner = BLOCK * round(ahead(0.0, 60.0) / BLOCK)
+        sign = 1 if direction == NORTH else -1
+        start = -sign * rng.uniform(-20.0, 50.0)
+        return straight(DRIVER, corner + sign * side * LANE, start, direction)
 
     def cycling() -> Array:
         direction = int(rng.choice((EAST, WEST)))
-        return on_its_way(
-            CYCLIST, ahead(5.0, 25.0), (direction - EAST - 1) * side * CYCLE_LANE, direction
-        )
+        lane = (direction - EAST - 1) * side * CYCLE_LANE
+        return straight(CYCLIST, ahead(5.0, 25.0), lane, direction)
 
     def walking() -> Array:
-        away = rng.choice((-1, 1)) * (varied.road + rng.uniform(0.9, 2.3))
-        return on_its_way(WALKER, ahead(3.0, 28.0), away, int(rng.choice((EAST, WEST))))
+        sidewalk = rng.choice((-1, 1)) * (variation.road + rng.uniform(0.9, 2.3))
+        return straight(WALKER, ahead(3.0, 28.0), sidewalk, int(rng.choice((EAST, WEST))))
 
     def crossing_on_foot() -> Array:
         """Walk to and fro between the sidewalks."""
-        poses = on_its_way(WALKER, ahead(5.0, 14.0), rng.uniform(0.0, 24.0), NORTH)
-        back = np.mod(poses[:, 1], 24.0) > 12.0
+        poses = straight(WALKER, ahead(5.0, 14.0), rng.uniform(0.0, 24.0), NORTH)
+        is_returning = np.mod(poses[:, 1], 24.0) > 12.0
         poses[:, 1] = 6.0 - np.abs(12.0 - np.mod(poses[:, 1], 24.0))
-        poses[:, 2] += np.where(back, np.pi, 0.0)
+        poses[:, 2] += np.where(is_returning, np.pi, 0.0)
         return poses
 
-    kinds = [(1, lead, vehicle, 2.4)] if rng.random() < LEAD_SHARE else []
+    kinds = [(1.0, leading, vehicle, 2.4)] if rng.random() < LEAD_FRACTION else []
     kinds += [
-        (round(varied.crowd * CROSSERS), crossing_on_foot, person, 0.35),
-        (round(varied.crowd * WALKERS), walking, person, 0.35),
-        (
-            round(varied.crowd * CARS),
-            lambda: on_its_way(DRIVER, ahead(10.0, 70.0), side * LANE, WEST),
-            vehicle,
-            2.4,
-        ),
-        (round(varied.crowd * CARS), crossing, vehicle, 2.4),
-        (round(varied.crowd * CYCLISTS), cycling, cyclist, 0.8),
+        (variation.crowd * CROSSERS, crossing_on_foot, person, 0.35),
+        (variation.crowd * WALKERS, walking, person, 0.35),
+        (variation.crowd * CARS, oncoming, vehicle, 2.4),
+        (variation.crowd * CARS, crossing, vehicle, 2.4),
+        (variation.crowd * CYCLISTS, cycling, cyclist, 0.8),
     ]
-    taken = [(2.4, np.stack([x, y], 1)[::COLLISION_STEP])]
-    accepted: list[Agent] = []
-    for number, way, body, radius in kinds:
-        for _ in range(number):
-            poses, boxes = way(), body(rng, len(accepted) + 1)
-            own = poses[::COLLISION_STEP, :2]
+    paths = [(2.4, np.stack([x, y], 1)[::COLLISION_STEP])]  # radius and positions (N, 2)
+    agents: list[Agent] = []
+    for attempts, sample_poses, build, radius in kinds:
+        for _ in range(round(attempts)):
+            poses = sample_poses()
+            boxes = build(rng, len(agents) + 1)
+            path = poses[::COLLISION_STEP, :2]
             if all(
-                np.min(np.sum((own - at) ** 2, axis=1)) > (0.75 * (radius + other)) ** 2
-                for other, at in taken
+                np.min(np.sum((path - other) ** 2, axis=1)) > (0.75 * (radius + other_radius)) ** 2
+                for other_radius, other in paths
             ):
-                taken.append((radius, own))
-                accepted.append((boxes, poses))
-    return accepted
+                paths.append((radius, path))
+                agents.append((boxes, poses))
+    return agents

@@ -1,4 +1,4 @@
-"""Checkpoints of a run: `torch.save` files, written atomically, verified by checksums, read without running code."""
+"""Checkpoints of a run: written atomically, verified by checksums, read without running code."""
 
 import io
 import os
@@ -17,10 +17,17 @@ KEEP = 2
 
 
 def save_checkpoint(folder: Path, step: int, content: dict[str, Any]) -> Path:
-    """Write the checkpoint of `step`; keep it and the one before it, and delete all others.
+    """Write the checkpoint of a step; delete all but this one and the one before it.
 
-    The content consists of tensors, numbers, strings, and dicts, lists and tuples of them. If
-    writing fails, older checkpoints are kept.
+    If writing fails, older checkpoints stay.
+
+    Args:
+        folder: folder of the run.
+        step: number of optimizer steps done.
+        content: tensors, numbers, strings, and dicts, lists and tuples of them.
+
+    Returns:
+        Path of the file, `step-000000100.pt` after 100 steps.
     """
     path = folder / f"step-{step:09d}.pt"
     buffer = io.BytesIO()
@@ -29,14 +36,14 @@ def save_checkpoint(folder: Path, step: int, content: dict[str, Any]) -> Path:
         file.write(buffer.getbuffer())
         file.flush()
         os.fsync(file.fileno())
-    kept = [each for each in checkpoints(folder) if each <= path][-KEEP:]
-    for other in set(checkpoints(folder)) - set(kept):
+    latest = [other for other in checkpoints(folder) if other <= path][-KEEP:]
+    for other in set(checkpoints(folder)) - set(latest):
         other.unlink()
     return path
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """Checkpoints of a run, oldest first."""
+    """List the checkpoints of a run, oldest first."""
     return sorted(folder.glob("step-*.pt"))
 
 
@@ -54,7 +61,7 @@ def _is_intact(path: Path) -> bool:
     # A damaged archive can raise any exception.
     with suppress(Exception), zipfile.ZipFile(path) as archive:
         if archive.testzip() is None:
-            # whole, but with other objects: `read_checkpoint` refuses it
+            # An intact archive with other objects: `read_checkpoint` refuses it.
             with suppress(pickle.UnpicklingError):
                 # Fails if the archive's directory is damaged where `testzip` does not look.
                 torch.load(path, map_location="cpu", weights_only=True, mmap=True)
@@ -63,7 +70,15 @@ def _is_intact(path: Path) -> bool:
 
 
 def read_checkpoint(path: Path, run: str) -> dict[str, Any]:
-    """Read a checkpoint of a run onto the CPU."""
+    """Read a checkpoint onto the CPU.
+
+    Args:
+        path: file written by `save_checkpoint`.
+        run: name of the run that the checkpoint must belong to.
+
+    Raises:
+        UserError: the file is not a checkpoint, or belongs to another run.
+    """
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
         owner = content["run"]
@@ -82,6 +97,6 @@ def clear(folder: Path) -> None:
 
 
 def tidy(folder: Path) -> None:
-    """Remove hidden files that a killed process left unfinished; call it only while holding the run's lock."""
+    """Remove hidden files that a killed process left unfinished; requires the run's lock."""
     for path in folder.glob(".*"):
         path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Networks of several ranks: batch statistics of the global batch, and a gradient for every parameter."""
+"""Networks on several ranks: global batch statistics, and a gradient for every parameter."""
 
 from typing import cast
 
@@ -18,43 +18,38 @@ BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 def require_gradients(network: nn.Module) -> None:
-    """Check that every trained parameter has a gradient, for which the other ranks would otherwise wait."""
+    """Check that every trained parameter has a gradient; other ranks would wait for it forever."""
     if world_size() == 1 or getattr(network, "unused_parameters", False):
         return
-    without = [
+    missing = [
         name
-        for name, each in network.named_parameters()
-        if each.requires_grad and each.grad is None
+        for name, parameter in network.named_parameters()
+        if parameter.requires_grad and parameter.grad is None
     ]
-    if without:
-        what = f"{', '.join(without)} got no gradient in a step of rank {rank()}"
+    if missing:
         raise UserError(
             type(network).__name__,
-            what,
+            f"{', '.join(missing)} got no gradient in a step of rank {rank()}",
             "set unused_parameters = True in its class, or freeze them",
         )
 
 
 def synced(model: nn.Module) -> nn.Module:
-    """Turn torch's batch normalisations in `model` into `SyncedBatchNorm`, in place; optimizers stay valid."""
-    for each in model.modules():
-        trained = any(parameter.requires_grad for parameter in each.parameters(recurse=False))
-        if type(each) in BATCH_NORMS:  # subclasses, such as timm's with an activation, do more
-            each.__class__ = SyncedBatchNorm
-        elif (
-            isinstance(each, BATCH_NORMS)
-            and type(each) is not SyncedBatchNorm
-            and trained
-            and world_size() > 1
-        ):
-            raise UserError(
-                type(each).__name__, "is not synchronised between ranks", "use torch's BatchNorm"
-            )
+    """Turn torch's batch normalisations into `SyncedBatchNorm`, in place; optimizers stay valid."""
+    for module in model.modules():
+        if type(module) in BATCH_NORMS:  # subclasses, such as timm's with an activation, do more
+            module.__class__ = SyncedBatchNorm
+        elif isinstance(module, BATCH_NORMS) and not isinstance(module, SyncedBatchNorm):
+            trained = any(weight.requires_grad for weight in module.parameters(recurse=False))
+            if trained and world_size() > 1:
+                name = type(module).__name__
+                what = "is not synchronised between ranks"
+                raise UserError(name, what, "use torch's BatchNorm")
     return model
 
 
 class SyncedBatchNorm(nn.BatchNorm1d):
-    """Batch normalisation with mean and variance over all ranks; unlike torch's, it also runs on CPUs.
+    """Batch normalisation with mean and variance over all ranks; unlike torch's, also on CPUs.
 
     One value per channel is accepted and has variance 0. A single rank with more values computes
     what torch computes. A rank without labels (`tespec.core.distributed.rank_computes`) contributes
@@ -64,7 +59,7 @@ class SyncedBatchNorm(nn.BatchNorm1d):
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        """Normalise (N, C, ...), with one collective in the forward and one in the backward pass."""
+        """Normalise (N, C, ...) with one collective in the forward and one in the backward pass."""
         count = input.numel() // input.shape[1]
         if not self.training or (ranks_per_batch() == 1 and count != 1 and not has_no_labels()):
             return super().forward(input)
@@ -72,32 +67,34 @@ class SyncedBatchNorm(nn.BatchNorm1d):
         if has_no_labels():
             # The dummy sample may be an outlier. Masking leaves the parameters before this layer
             # zero gradients.
-            values, count = values.masked_fill(values.new_ones((), dtype=torch.bool), 0.0), 0
+            values = values.masked_fill(values.new_ones((), dtype=torch.bool), 0.0)
+            count = 0
         variance, mean = torch.var_mean(values, [0, *range(2, values.dim())], correction=0)
-        gathered = all_gather_rows(
-            torch.stack([mean, variance * count, torch.full_like(mean, count)])[None]
-        )
-        means, squares, counts = gathered.unbind(1)
+        statistics = torch.stack([mean, variance * count, torch.full_like(mean, count)])  # (3, C)
+        means, squares, counts = all_gather_rows(statistics[None]).unbind(1)  # (ranks, C)
         elements = counts.sum(0).clamp(min=1)
         mean = (means * counts).sum(0) / elements
         variance = (squares + counts * (means - mean).square()).sum(0) / elements
         if self.running_mean is not None:
-            with torch.no_grad():
-                seen = (counts.sum() > 0).float()  # 0 if no rank had a sample
-                batches = cast("Tensor", self.num_batches_tracked).add_(seen.long())
-                share = (
-                    seen * self.momentum
-                    if self.momentum is not None
-                    else seen / batches.clamp(min=1)
-                )
-                self.running_mean.lerp_(mean, share)
-                cast("Tensor", self.running_var).lerp_(
-                    variance * elements / (elements - 1).clamp(min=1), share
-                )
+            self._update_running_statistics(mean, variance, elements, counts)
         factor = torch.rsqrt(variance + self.eps) * (1 if self.weight is None else self.weight)
         shift = (0 if self.bias is None else self.bias) - mean * factor
-        along = (1, -1, *[1] * (values.dim() - 2))
-        return torch.addcmul(shift.view(along), values, factor.view(along)).to(input.dtype)
+        shape = (1, -1, *[1] * (values.dim() - 2))
+        return torch.addcmul(shift.view(shape), values, factor.view(shape)).to(input.dtype)
+
+    @torch.no_grad()
+    def _update_running_statistics(
+        self, mean: Tensor, variance: Tensor, elements: Tensor, counts: Tensor
+    ) -> None:
+        has_samples = (counts.sum() > 0).float()  # 0 if no rank had a sample
+        batches = cast("Tensor", self.num_batches_tracked).add_(has_samples.long())
+        if self.momentum is None:
+            momentum = has_samples / batches.clamp(min=1)
+        else:
+            momentum = has_samples * self.momentum
+        unbiased = variance * elements / (elements - 1).clamp(min=1)
+        cast("Tensor", self.running_mean).lerp_(mean, momentum)
+        cast("Tensor", self.running_var).lerp_(unbiased, momentum)
 
     def _check_input_dim(self, input: Tensor) -> None:
         """Accept feature maps of any rank."""

@@ -22,27 +22,39 @@ from tespec.models.layers import allow_tf32
 
 OptimisationT = TypeVar("OptimisationT", bound=Optimisation)
 PORT = "29500"  # torch's default
-# Environment variables of rank, world size and local rank by launcher; of alternatives, the first
-# that is set is used.
-LAUNCHERS: Mapping[str, tuple[tuple[str, ...], ...]] = {
-    "pytorch": (("RANK",), ("WORLD_SIZE",), ("LOCAL_RANK",)),
-    "slurm": (("SLURM_PROCID",), ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"), ("SLURM_LOCALID",)),
+# Variables of torch.distributed, and those of each launcher that set them: the first one that is
+# defined counts.
+LAUNCHERS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "pytorch": {
+        "RANK": ("RANK",),
+        "WORLD_SIZE": ("WORLD_SIZE",),
+        "LOCAL_RANK": ("LOCAL_RANK",),
+    },
+    "slurm": {
+        "RANK": ("SLURM_PROCID",),
+        "WORLD_SIZE": ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
+        "LOCAL_RANK": ("SLURM_LOCALID",),
+    },
 }
 
 
-def be_deterministic(wanted: bool, device: torch.device) -> None:
-    """Restrict torch to deterministic algorithms (operations without one then raise), or lift the restriction.
+def be_deterministic(enabled: bool, device: torch.device) -> None:
+    """Restrict torch to deterministic algorithms, or lift the restriction.
 
-    Without it, a GPU is as fast as possible: float32 matrix products and convolutions use TF32,
-    except in losses, and each convolution uses the algorithm that benchmarked fastest. Call this
-    before any work on a GPU, since cuBLAS reads its environment variable on first use.
+    Call this before any work on a GPU, since cuBLAS reads its environment variable on first use.
+
+    Args:
+        enabled: operations without a deterministic algorithm raise. If False, a GPU is as fast as
+            possible: float32 matrix products and convolutions use TF32, except in losses, and each
+            convolution uses the algorithm that benchmarked fastest.
+        device: device of the run.
     """
-    if wanted:
+    if enabled:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(wanted)
-    torch.backends.cudnn.benchmark = device.type == "cuda" and not wanted
+    torch.use_deterministic_algorithms(enabled)
+    torch.backends.cudnn.benchmark = device.type == "cuda" and not enabled
     if device.type == "cuda":
-        allow_tf32(not wanted)
+        allow_tf32(not enabled)
 
 
 @contextmanager
@@ -75,7 +87,15 @@ def out_of_memory_named() -> Iterator[None]:
 
 
 def derive(seed: int, *names: int | str) -> int:
-    """Derive a 63-bit seed for one purpose, as a pure function of the run's seed and the purpose's names."""
+    """Derive the seed of one purpose from the run's seed.
+
+    Args:
+        seed: seed of the run.
+        names: words and numbers that name the purpose, such as "step", 3.
+
+    Returns:
+        63 bits of a hash of the arguments.
+    """
     text = "/".join(str(part) for part in (seed, *names))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
@@ -88,22 +108,17 @@ def seed_everything(seed: int) -> None:
 
 
 def choose_device(name: str | None) -> torch.device:
-    """Return the named device, or by default a GPU if there is one, else the CPU."""
+    """Return the named device, or by default a GPU if one is available, else the CPU."""
     if name is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise UserError(f"--device {name}", "unknown device", "use cpu, cuda or cuda:N") from error
-    if device.type not in ("cpu", "cuda"):
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
         raise UserError(f"--device {name}", "is not supported", "use cpu, cuda or cuda:N")
-    if device.type == "cuda" and not (device.index or 0) < torch.cuda.device_count():
-        there = (
-            f"{torch.cuda.device_count()} GPUs"
-            if torch.cuda.is_available()
-            else "no GPU that torch can use"
-        )
-        raise UserError(f"--device {name}", f"this machine has {there}", "omit --device or use cpu")
+    device = torch.device(name)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        gpus = f"{torch.cuda.device_count()} GPUs"
+        if not torch.cuda.is_available():
+            gpus = "no GPU that torch can use"
+        raise UserError(f"--device {name}", f"this machine has {gpus}", "omit --device or use cpu")
     return device
 
 
@@ -120,11 +135,11 @@ def available_memory(device: torch.device, root: Path = Path("/")) -> float:
     v2), where the cache of files counts as free.
 
     Args:
-        device: the device.
-        root: folder that holds `proc` and `sys`.
+        device: CPU or GPU.
+        root: folder that contains `proc` and `sys`.
 
     Returns:
-        bytes; infinity if the system does not tell, as on macOS.
+        Bytes; infinity if the system does not report them, as on macOS.
     """
     if device.type == "cuda":
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -147,31 +162,41 @@ def _rest_of_cgroup(folder: Path) -> float:
         ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),  # v1
     ):
         with suppress(OSError, KeyError, ValueError):  # "max": no limit
-            fields = dict(
-                line.split() for line in (folder / "memory.stat").read_text().splitlines()
-            )
-            return (
-                int((folder / limit).read_text())
-                - int((folder / usage).read_text())
-                + int(fields[cache])
-            )
+            lines = (folder / "memory.stat").read_text().splitlines()
+            cached = int(dict(line.split() for line in lines)[cache])
+            used = int((folder / usage).read_text()) - cached
+            return int((folder / limit).read_text()) - used
     return float("inf")
 
 
 def with_precision(settings: OptimisationT, device: torch.device) -> OptimisationT:
-    """Resolve the precision in the settings: `auto` becomes bf16 on a GPU and fp32 on a CPU."""
+    """Resolve the precision `auto` in the settings: bf16 on a GPU and fp32 on a CPU.
+
+    Returns:
+        Settings with `precision` "fp32", "bf16" or "fp16".
+
+    Raises:
+        UserError: the settings ask for half precision on a CPU.
+    """
     precision = settings.precision
     if precision == "auto":
         precision = "bf16" if device.type == "cuda" else "fp32"
     if precision != "fp32" and device.type == "cpu":
-        raise UserError(
-            "optimisation.precision", f"{precision} is not available on a CPU", "use fp32 or auto"
-        )
+        what = f"{precision} is not available on a CPU"
+        raise UserError("optimisation.precision", what, "use fp32 or auto")
     return replace(settings, precision=precision)
 
 
 def starting(launcher: str, environment: Mapping[str, str]) -> list[str]:
-    """First words of a command that launches as many processes as this run has."""
+    """Return the start of a command that launches as many processes as this run has.
+
+    Args:
+        launcher: "pytorch" or "slurm".
+        environment: environment variables of this run.
+
+    Returns:
+        For example `["torchrun", "--nproc-per-node", "4"]`.
+    """
     if launcher == "slurm":
         return ["srun", "-K", "--ntasks", environment.get("SLURM_NTASKS", "1"), "python"]
     machines = environment.get("GROUP_WORLD_SIZE", "1")
@@ -181,36 +206,39 @@ def starting(launcher: str, environment: Mapping[str, str]) -> list[str]:
 
 @contextmanager
 def launched(launcher: str, device: str | None) -> Iterator[None]:
-    """Join the processes that `launcher` started into one group inside the block; each takes a GPU, or all the CPU.
+    """Join the processes that a launcher started into one group inside the block.
 
-    NCCL refuses to start if two processes take the same GPU. `launcher` is "none" or one of
-    `LAUNCHERS`.
+    Each process takes one GPU, since NCCL refuses two processes on the same GPU.
+
+    Args:
+        launcher: "none" or one of `LAUNCHERS`.
+        device: "cpu", "cuda" or None for GPUs if they are available.
+
+    Raises:
+        UserError: the environment lacks the launcher's variables, or the device is not usable.
     """
+    option = f"--launcher {launcher}"
     if launcher == "none":
         if os.environ.get("WORLD_SIZE", "1") != "1" and "RANK" in os.environ:
             what = "torchrun started multiple processes, and each would compute the complete run"
-            raise UserError("--launcher none", what, "use --launcher pytorch")
+            raise UserError(option, what, "use --launcher pytorch")
         yield
         return
     if launcher not in LAUNCHERS:
-        raise UserError(
-            f"--launcher {launcher}", "unknown launcher", suggest(launcher, ["none", *LAUNCHERS])
-        )
-    meeting = torch_environment(launcher, os.environ)
+        raise UserError(option, "unknown launcher", suggest(launcher, ["none", *LAUNCHERS]))
+    variables = torch_environment(launcher, os.environ)
     on_gpu = device != "cpu" and torch.cuda.is_available()
     if device not in (None, "cpu", "cuda"):
         raise UserError(f"--device {device}", "each process uses its own GPU", "omit --device")
     if launcher == "slurm" and device != "cpu" and not on_gpu:
-        raise UserError(
-            f"--launcher {launcher}", "no GPU is available", "request GPUs, or use --device cpu"
-        )
-    os.environ.update(meeting)
+        raise UserError(option, "no GPU is available", "request GPUs, or use --device cpu")
+    os.environ.update(variables)
     # With "spawn", every worker would load all indices again.
     if multiprocessing.get_start_method(allow_none=True) is None:
         multiprocessing.set_start_method("fork")
     if on_gpu:
         # A process sees all GPUs of its machine, or only its own (--gpus-per-task).
-        torch.cuda.set_device(int(meeting["LOCAL_RANK"]) % torch.cuda.device_count())
+        torch.cuda.set_device(int(variables["LOCAL_RANK"]) % torch.cuda.device_count())
     distributed.init_process_group("nccl" if on_gpu else "gloo")
     try:
         with object_group():
@@ -220,37 +248,44 @@ def launched(launcher: str, device: str | None) -> Iterator[None]:
 
 
 def torch_environment(launcher: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT for `torch.distributed`.
+    """Collect the variables by which `torch.distributed` joins the processes.
 
-    Address and port are kept if the environment sets them. Otherwise SLURM processes meet on the
-    first machine of their step, at a port derived from the job id so that jobs on the same machine
-    do not collide.
+    Address and port stay if the environment sets them. Otherwise SLURM processes meet on the first
+    machine of their step, at a port derived from the job id so that jobs on the same machine do not
+    collide.
+
+    Args:
+        launcher: one of `LAUNCHERS`.
+        environment: environment variables of this process.
+
+    Returns:
+        RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT.
+
+    Raises:
+        UserError: a variable is not set.
     """
-    found, how = (
-        {},
-        "start with srun" if launcher == "slurm" else "start with torchrun --nproc-per-node N",
-    )
-    for name, others in zip(("RANK", "WORLD_SIZE", "LOCAL_RANK"), LAUNCHERS[launcher], strict=True):
-        there = [environment[other] for other in others if other in environment]
-        if not there:
-            raise UserError(f"--launcher {launcher}", f"{others[0]} is not set", how)
-        found[name] = there[0]
-    hosts = (
-        environment.get("SLURM_STEP_NODELIST", environment.get("SLURM_NODELIST"))
-        if launcher == "slurm"
-        else None
-    )
-    address = environment.get("MASTER_ADDR", first_host(hosts) if hosts else None)
+    option = f"--launcher {launcher}"
+    variables: dict[str, str] = {}
+    for name, sources in LAUNCHERS[launcher].items():
+        defined = [environment[source] for source in sources if source in environment]
+        if not defined:
+            command = "srun" if launcher == "slurm" else "torchrun --nproc-per-node N"
+            raise UserError(option, f"{sources[0]} is not set", f"start with {command}")
+        variables[name] = defined[0]
+    address = environment.get("MASTER_ADDR")
+    hosts = environment.get("SLURM_STEP_NODELIST", environment.get("SLURM_NODELIST"))
+    if address is None and launcher == "slurm" and hosts:
+        address = first_host(hosts)
     if address is None:
         what = "MASTER_ADDR is not set, so the processes cannot find each other"
-        remedy = "set it to the host of process 0: export MASTER_ADDR=HOST"
-        raise UserError(f"--launcher {launcher}", what, remedy)
+        raise UserError(option, what, "set it to the host of process 0: export MASTER_ADDR=HOST")
     job = environment.get("SLURM_JOB_ID", "")
     port = str(15_000 + int(job) % 10_000) if job.isdigit() else PORT
-    return {**found, "MASTER_ADDR": address, "MASTER_PORT": environment.get("MASTER_PORT", port)}
+    port = environment.get("MASTER_PORT", port)
+    return {**variables, "MASTER_ADDR": address, "MASTER_PORT": port}
 
 
-def first_host(listed: str) -> str:
+def first_host(node_list: str) -> str:
     """First host of a SLURM node list: node003 of "node[003-006,9],gpu1"."""
-    first = re.match(r"(?:[^,\[]|\[[^\]]*\])+", listed)
-    return re.sub(r"\[([^\],-]+)[^\]]*\]", r"\1", first[0] if first else listed)
+    first = re.match(r"(?:[^,\[]|\[[^\]]*\])+", node_list)
+    return re.sub(r"\[([^\],-]+)[^\]]*\]", r"\1", first[0] if first else node_list)

@@ -22,36 +22,44 @@ MOST_WORKERS = 8
 
 
 class MicroBatches(Dataset[Batch]):
-    """Micro-batches of a rank: item k * accumulate + i belongs to step k, gradient accumulation step i.
+    """Micro-batches of a rank: item k * accumulate + i is gradient accumulation step i of step k.
 
-    `parts` holds one data set per gradient accumulation step; its item k is that part of the batch
-    of step k.
+    Args:
+        parts: one data set per gradient accumulation step; item k is its part of the batch of
+            step k.
     """
 
     def __init__(self, parts: Sequence[Any]) -> None:
-        self.parts, self.accumulate = parts, len(parts)
+        self.parts = parts
+        self.accumulate = len(parts)
 
     def __getitem__(self, index: int) -> Batch:
         step, part = divmod(index, self.accumulate)
         return self.parts[part][step]
 
     def names(self, step: int) -> list[str]:
-        """Names of the recordings used at a step, for parts that know them."""
+        """Names of the recordings that a step uses, of parts that have names."""
         return sorted(
             {name for part in self.parts if hasattr(part, "names") for name in part.names(step)}
         )
 
 
 def deal(steps: Callable[..., Any], seed: int, accumulate: int) -> MicroBatches:
-    """Build this rank's micro-batches; `steps(seed, (index, count))` returns one of `count` parts of the batches."""
-    parts = world_size() * accumulate
-    return MicroBatches(
-        [steps(seed, (rank() * accumulate + step, parts)) for step in range(accumulate)]
-    )
+    """Build the micro-batches of this rank.
+
+    Args:
+        steps: function `steps(seed, (index, count))` that returns the data set of one of `count`
+            parts of each batch.
+        seed: seed of the batches.
+        accumulate: gradient accumulation steps per optimizer step.
+    """
+    count = world_size() * accumulate
+    first = rank() * accumulate
+    return MicroBatches([steps(seed, (first + index, count)) for index in range(accumulate)])
 
 
-class _Answers(Dataset[Batch | UserError]):
-    """Batches, or the error that prevented one: an exception raised in a worker would change its type on the way."""
+class _BatchesOrErrors(Dataset[Batch | UserError]):
+    """Batches, or the error that prevented one: a worker cannot raise a `UserError` unchanged."""
 
     def __init__(self, steps: Dataset[Batch]) -> None:
         self._steps = steps
@@ -62,37 +70,42 @@ class _Answers(Dataset[Batch | UserError]):
         except UserError as error:
             return error
         except OSError as error:
-            where, what = error.filename or "reading data", error.strerror or str(error)
-            return UserError(
-                where, f"{what}, at step {step}", "restore it, then run the same command"
-            )
+            where = error.filename or "reading data"
+            what = f"{error.strerror or error}, at step {step}"
+            return UserError(where, what, "restore it, then run the same command")
 
 
 def load_batches(
     steps: Dataset[Any], first: int, last: int, workers: int | None, *, pin: bool
 ) -> Iterator[Any]:
-    """Yield batches of steps `first` to `last` - 1, prepared by `workers` processes (None: chosen for a GPU, else 0).
+    """Yield the batches of steps `first` to `last` - 1.
 
-    Data that disappear and workers that die raise a `UserError`.
+    Args:
+        steps: data set whose item k is the batch of step k.
+        first: first step.
+        last: step after the last one.
+        workers: number of processes that prepare batches; None: chosen for a GPU, else 0.
+        pin: whether batches are copied to pinned memory, for a GPU.
+
+    Raises:
+        UserError: data disappeared, or a worker died.
     """
-    answers = _Answers(steps)
+    batches_or_errors = _BatchesOrErrors(steps)
     if pin and workers == 0:
-        say(
-            "--workers 0 with a GPU: it waits for every batch; omit --workers to choose automatically"
-        )
+        say("--workers 0: the GPU waits for every batch; omit --workers to choose automatically")
     elif pin and workers is None and first < last:
-        workers = choose_workers(answers[first])
+        workers = choose_workers(batches_or_errors[first])
     before = signal.getsignal(signal.SIGCHLD)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "This DataLoader will create")  # more workers than cores
         loader = DataLoader(
-            answers,
+            batches_or_errors,
             batch_size=None,
             sampler=range(first, last),
             num_workers=workers or 0,
             prefetch_factor=PREFETCH if workers else None,
             pin_memory=pin,
-            collate_fn=_as_it_is,
+            collate_fn=_identity,
         )
         batches = iter(loader)
     if signal.getsignal(signal.SIGCHLD) != before:
@@ -104,45 +117,44 @@ def load_batches(
             batch = next(batches)
         except (RuntimeError, OSError, EOFError) as error:
             # The pipe may break before torch notices the dead worker.
-            broken = not isinstance(
-                error, RuntimeError
-            ) and "in DataLoader worker process" not in str(error)
-            if not workers or not (broken or "DataLoader worker (pid" in str(error)):
+            died = "DataLoader worker (pid" in str(error)
+            if not isinstance(error, RuntimeError):
+                died = died or "in DataLoader worker process" not in str(error)
+            if not workers or not died:
                 raise
             what = f"a worker process died at step {step}, possibly out of memory"
-            raise UserError(
-                f"--workers {workers}", what, "run the same command with fewer workers"
-            ) from error
+            remedy = "run the same command with fewer workers"
+            raise UserError(f"--workers {workers}", what, remedy) from error
         if isinstance(batch, UserError):
             raise batch
         yield batch
 
 
-def _as_it_is(batch: Any) -> Any:
+def _identity(batch: Any) -> Any:
     return batch
 
 
 def choose_workers(batch: Any) -> int:
-    """Choose and log the number of workers by this process's CPU cores, the free shared memory and the first batch.
+    """Choose and log the number of workers by CPU cores, free shared memory and the first batch.
 
     Prefetched batches take at most half of the free shared memory. One core is left to the
     training. With two cores, workers would cost as much time as they save, so there are none.
     """
-    size = max(1, sum(each.nbytes for each in tree_leaves(batch) if isinstance(each, Tensor)))
-    # torchrun reports how many processes share the cores; SLURM gives each its own and reports
-    # processes per machine.
-    started = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    on_machine = re.match(r"\d+", os.environ.get("SLURM_STEP_TASKS_PER_NODE", "1"))
-    processes = max(started, int(on_machine[0])) if on_machine else started
-    cores = len(os.sched_getaffinity(0)) // started
+    tensors = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor)]
+    size = max(1, sum(tensor.nbytes for tensor in tensors))
+    # torchrun reports how many processes share the cores; SLURM gives each process its own and
+    # reports processes per machine.
+    local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    slurm_tasks = re.match(r"\d+", os.environ.get("SLURM_STEP_TASKS_PER_NODE", "1"))
+    processes = max(local_ranks, int(slurm_tasks[0]) if slurm_tasks else 1)
+    cores = len(os.sched_getaffinity(0)) // local_ranks
     free = shutil.disk_usage("/dev/shm").free
-    workers = (
-        min(MOST_WORKERS, cores - 1, free // 2 // processes // (PREFETCH * size))
-        if cores > 2
-        else 0
+    workers = 0
+    if cores > 2:
+        in_memory = free // 2 // processes // (PREFETCH * size)
+        workers = min(MOST_WORKERS, cores - 1, in_memory)
+    say(
+        f"workers: {workers} ({cores} cores, batches of {size / 1e6:.3g} MB, {free / 1e9:.3g} GB "
+        "of free shared memory; --workers sets another number)"
     )
-    facts = (
-        f"{cores} cores, batches of {size / 1e6:.3g} MB, {free / 1e9:.3g} GB of free shared memory"
-    )
-    say(f"workers: {workers} ({facts}; --workers sets another number)")
     return workers

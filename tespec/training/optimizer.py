@@ -15,12 +15,16 @@ PATCH_EMBED = "patch_embed"
 
 
 def build_optimizer(model: nn.Module, settings: Optimisation) -> torch.optim.Optimizer:
-    """Build the optimizer in its fused form, which accepts `found_inf` and is many times as fast; unfused on meta."""
-    fused = not any(each.is_meta for each in model.parameters())
-    kind = getattr(torch.optim, settings.optimizer)
-    return kind(
-        parameter_groups(model, settings), lr=settings.peak_lr, betas=settings.betas, fused=fused
-    )
+    """Build the fused optimizer, which accepts `found_inf`; on the meta device, the unfused one.
+
+    Args:
+        model: network with the trained parameters.
+        settings: name of a class of `torch.optim`, rates, betas and weight decay.
+    """
+    fused = not any(parameter.is_meta for parameter in model.parameters())
+    optimizer_class = getattr(torch.optim, settings.optimizer)
+    groups = parameter_groups(model, settings)
+    return optimizer_class(groups, lr=settings.peak_lr, betas=settings.betas, fused=fused)
 
 
 def learning_rate(settings: Optimisation, step: int) -> float:
@@ -43,7 +47,8 @@ def learning_rate(settings: Optimisation, step: int) -> float:
         The learning rate, which parameter groups multiply by their `lr_share`.
     """
     peak = settings.peak_lr
-    start, end = peak / settings.start_divisor, peak / settings.end_divisor
+    start = peak / settings.start_divisor
+    end = peak / settings.end_divisor
     warmup = min(settings.warmup_steps, settings.steps)
     if settings.schedule in ("cosine_swin", "cosine_moby"):
         step = max(0, step - 1)  # the rate of a step is set after it, so that the next one uses it
@@ -62,31 +67,43 @@ def learning_rate(settings: Optimisation, step: int) -> float:
 
 
 def weight_decay(settings: Optimisation, step: int) -> float:
-    """Weight decay of `step` (0-based): half a cosine over the complete training, warm-up included.
+    """Compute the weight decay of a step: half a cosine over the complete training.
 
-    As in Yan98/Event-Camera-Data-Dense-Pre-training, trainer/pretrain_trainer.py; constant if both
-    ends are equal.
+    The warm-up is included, as in Yan98/Event-Camera-Data-Dense-Pre-training,
+    trainer/pretrain_trainer.py; constant if both ends are equal.
+
+    Args:
+        settings: first and last weight decay, and the number of steps.
+        step: number of optimizer steps already done.
     """
     decay = settings.weight_decay
-    return (
-        decay.end + (decay.start - decay.end) * (1 + math.cos(math.pi * step / settings.steps)) / 2
-    )
+    cosine = (1 + math.cos(math.pi * step / settings.steps)) / 2
+    return decay.end + (decay.start - decay.end) * cosine
 
 
 def parameter_groups(model: nn.Module, settings: Optimisation) -> list[dict[str, Any]]:
     """Split the trained parameters into groups for torch's optimizers, in the model's order.
 
-    Each group has `lr_share`, its factor on the learning rate, and `decays`, whether weight decay
-    applies. Exempt can be "vectors", as in microsoft/Swin-Transformer, optimizer.py (one dimension,
-    or a name ending in ".bias"), "later_vectors" (the same without the patch embedding's), and
-    "positions" (a name containing one of a backbone's `position_tables`).
+    Exempt from weight decay can be "vectors", as in microsoft/Swin-Transformer, optimizer.py (one
+    dimension, or a name ending in ".bias"), "later_vectors" (the same without the patch
+    embedding's), and "positions" (a name containing one of a backbone's `position_tables`).
+
+    Args:
+        model: network.
+        settings: exemptions from weight decay, and the learning rate of the patch embedding.
+
+    Returns:
+        Groups with `params`, `lr_share`, the factor on the learning rate, and `decays`, whether
+        weight decay applies.
+
+    Raises:
+        UserError: the settings change the rate of a patch embedding that the network lacks.
     """
     tables = {name for module in model.modules() for name in getattr(module, "position_tables", ())}
-    trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
+    trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
     if settings.patch_embed_lr != 1 and not any(PATCH_EMBED in name for name in trained):
-        raise UserError(
-            "optimisation.patch_embed_lr", "the network has no patch embedding", "set it to 1"
-        )
+        what = "the network has no patch embedding"
+        raise UserError("optimisation.patch_embed_lr", what, "set it to 1")
     exempt = settings.weight_decay.exempt
     groups: dict[tuple[bool, float], list[nn.Parameter]] = {}
     for name, parameter in trained.items():
@@ -95,22 +112,27 @@ def parameter_groups(model: nn.Module, settings: Optimisation) -> list[dict[str,
         position = any(table in name for table in tables)
         kinds = {"vectors": vector, "later_vectors": vector and not stem, "positions": position}
         decays = not any(kinds[kind] for kind in exempt)
-        share = settings.patch_embed_lr if stem else 1.0
-        groups.setdefault((decays, share), []).append(parameter)
+        lr_scale = settings.patch_embed_lr if stem else 1.0
+        groups.setdefault((decays, lr_scale), []).append(parameter)
     return [
-        {"params": each, "decays": decays, "lr_share": share}
-        for (decays, share), each in groups.items()
+        {"params": parameters, "decays": decays, "lr_share": lr_scale}
+        for (decays, lr_scale), parameters in groups.items()
     ]
 
 
 def clip(parameters: Sequence[nn.Parameter], rule: Clip) -> None:
-    """Clip the gradients in place, without waiting for the device."""
+    """Clip gradients in place, without waiting for the device.
+
+    Args:
+        parameters: trained parameters.
+        rule: by the norm of all gradients, by the norm of each, or by value; and the limit.
+    """
     if rule.at is None:
         return
     if rule.by == "norm":
         clip_grad_norm_(parameters, rule.at)
     elif rule.by == "parameter":
-        for each in parameters:
-            clip_grad_norm_(each, rule.at)
+        for parameter in parameters:
+            clip_grad_norm_(parameter, rule.at)
     elif rule.by == "value":
         clip_grad_value_(parameters, rule.at)

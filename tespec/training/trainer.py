@@ -3,7 +3,8 @@
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from itertools import islice
+from functools import partial
+from itertools import chain, islice
 from typing import Any
 
 import tespec.core.compat  # noqa: F401  # before mmengine
@@ -31,18 +32,23 @@ HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def not_finite(loss: Tensor, parameters: Iterable[nn.Parameter]) -> Tensor:
-    """1.0 if the loss or a gradient is infinite or NaN, else 0.0, as a float32 scalar on the loss's device."""
+    """Test the loss and the gradients for infinities and NaN.
+
+    Args:
+        loss: scalar.
+        parameters: those whose gradients are tested.
+
+    Returns:
+        1.0 if any value is not finite, else 0.0: a float32 scalar on the loss's device.
+    """
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     # Maximum norm: a sum of squares overflows long before its terms do.
-    largest = get_total_norm(
-        [each.grad for each in parameters if each.grad is not None], float("inf")
-    )
-    return (
-        ~torch.isfinite(torch.stack([loss.detach().float(), largest.to(loss.device).float()])).all()
-    ).float()
+    norm = get_total_norm(gradients, float("inf")).to(loss.device)
+    return (~torch.isfinite(torch.stack([loss.detach().float(), norm.float()])).all()).float()
 
 
 class Trainer:
-    """Trainer of `model` on the batches of `steps`, whose item k is the batch of step k.
+    """Training loop of one rank.
 
     Each rank trains on its micro-batches of a batch (see `MicroBatches`). Their gradients are
     averaged, weighed by the number of elements of each loss
@@ -55,7 +61,15 @@ class Trainer:
     the detached state. Its `before_step(progress)`, if defined, is called before gradients are
     clipped, for example to drop some, and its `after_step(progress)` after each optimizer step, for
     example for an EMA, and then `after_train_iter(trainer, step, batch, losses)` of each hook.
-    `workers` is as in `load_batches`.
+
+    Args:
+        model: network with a `loss` method.
+        steps: data set whose item k is the batch of step k, or the micro-batches of this rank.
+        settings: optimizer, schedule, clipping, precision and number of steps.
+        seed: seed of the run.
+        device: device of this rank.
+        hooks: objects with `after_train_iter`, such as mmengine's hooks.
+        workers: as in `load_batches`.
     """
 
     def __init__(
@@ -76,32 +90,29 @@ class Trainer:
         self._steps = steps if isinstance(steps, MicroBatches) else MicroBatches([steps])
         self.accumulate = self._steps.accumulate
         self.states: list[Any] = [None] * self.accumulate  # of each micro-batch after these steps
-        self.optimizer = build_optimizer(model, self.settings)
+        self.optimizer: Any = build_optimizer(model, self.settings)
         self.scaler = torch.amp.GradScaler("cuda", enabled=self.settings.precision == "fp16")
         # The first non-finite step, on the device so that no step has to wait for it.
-        self._first_wrong = torch.full((), NONE_YET, dtype=torch.int64, device=device)
-        self._seed, self._hooks, self._workers = seed, hooks, workers
-        self._trained = [each for each in model.parameters() if each.requires_grad]
+        self._first_diverged = torch.full((), NONE_YET, dtype=torch.int64, device=device)
+        self._seed = seed
+        self._hooks = hooks
+        self._workers = workers
+        self._trained = [weight for weight in model.parameters() if weight.requires_grad]
         self._replica: Any = wrap_ddp(model)
 
     def run(self) -> None:
         """Train until the last step of the settings."""
         self.model.train()
-        first, last = (step * self.accumulate for step in (self.step, self.settings.steps))
-        batches = load_batches(
-            self._steps, first, last, self._workers, pin=self.device.type == "cuda"
-        )
+        first = self.step * self.accumulate
+        last = self.settings.steps * self.accumulate
+        pin = self.device.type == "cuda"
+        batches = load_batches(self._steps, first, last, self._workers, pin=pin)
         note = ""
         with progress("training", "steps", self.step) as advance:
-            while waiting := list(islice(batches, self.accumulate)):
-                # Copies overlap with computation.
-                micro_batches = [
-                    {
-                        name: values.to(self.device, non_blocking=True)
-                        for name, values in batch.items()
-                    }
-                    for batch in waiting
-                ]
+            while micro_batches := list(islice(batches, self.accumulate)):
+                for batch in micro_batches:
+                    for name, values in batch.items():  # copies overlap with computation
+                        batch[name] = values.to(self.device, non_blocking=True)
                 losses = self.train_step(*micro_batches)
                 self.step += 1
                 if self.is_sync_step:
@@ -112,33 +123,30 @@ class Trainer:
                     hook.after_train_iter(self, self.step - 1, micro_batches[0], losses)
 
     def train_step(self, *batches: Batch) -> dict[str, Tensor]:
-        """Do one optimizer step on this rank's micro-batches, which are on the device, and return the losses."""
-        rate, decay = (
-            learning_rate(self.settings, self.step),
-            weight_decay(self.settings, self.step),
-        )
+        """Do one optimizer step on this rank's micro-batches, on the device; return the losses."""
+        rate = learning_rate(self.settings, self.step)
+        decay = weight_decay(self.settings, self.step)
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group["lr_share"]
             group["weight_decay"] = decay if group["decays"] else 0.0
         states: list[Any] = []
         losses: dict[str, Tensor] = {}
         elements = torch.zeros((), dtype=torch.float64, device=self.device)
-        for number, batch in enumerate(batches):
-            elements, losses, state = self._backward(batch, number, elements, losses)
+        for index, batch in enumerate(batches):
+            elements, losses, state = self._backward(batch, index, elements, losses)
             states.append(state)
         require_gradients(self.model)
         means = all_reduce_sum(torch.stack([value.float() for value in losses.values()]))
         losses = dict(zip(losses, (means / world_size()).unbind(), strict=True))
         # Scaled gradients may overflow: the scaler then skips the step and lowers its scale.
-        wrong = not_finite(losses["loss"], () if self.scaler.is_enabled() else self._trained)
-        self._first_wrong = self._first_wrong.masked_fill(
-            (wrong > 0) & (self._first_wrong == NONE_YET), self.step
-        )
+        diverged = not_finite(losses["loss"], () if self.scaler.is_enabled() else self._trained)
+        is_first = (diverged > 0) & (self._first_diverged == NONE_YET)
+        self._first_diverged = self._first_diverged.masked_fill(is_first, self.step)
         if self.scaler.is_enabled():
             self.scaler.unscale_(self.optimizer)
         elif self.device.type != "meta":  # which has no fused optimizer
             # After a non-finite step, a fused optimizer leaves weights and moments unchanged.
-            self.optimizer.found_inf = (self._first_wrong != NONE_YET).float()  # type: ignore[attr-defined]
+            self.optimizer.found_inf = (self._first_diverged != NONE_YET).float()
         if before_step := getattr(self.model, "before_step", None):
             before_step(self.step / self.settings.steps)
         clip(self._trained, self.settings.clip)
@@ -151,26 +159,28 @@ class Trainer:
         return losses
 
     def _backward(
-        self, batch: Batch, number: int, before: Tensor, means: dict[str, Tensor]
+        self, batch: Batch, index: int, elements_before: Tensor, means: dict[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor], Any]:
-        """Add a micro-batch to the mean gradient and the mean losses of a step, weighed by its elements.
+        """Add a micro-batch to a step's mean gradient and losses, weighed by its elements.
 
         Args:
             batch: the micro-batch.
-            number: its index among this rank's.
-            before: number of elements in the micro-batches before it, a float64 scalar.
+            index: its index among this rank's.
+            elements_before: number of elements in the micro-batches before it, a float64 scalar.
             means: mean losses of the micro-batches before it.
 
         Returns:
-            number of elements and mean losses including this micro-batch, and the state after it.
+            Number of elements and mean losses including this micro-batch, and the state after it.
         """
-        part, parts = rank() * self.accumulate + number, world_size() * self.accumulate
+        part = rank() * self.accumulate + index
+        parts = world_size() * self.accumulate
         # Part 0 draws the same numbers as a single process; others have their own seed, unless the
-        # model shares one.
-        own = () if part == 0 or getattr(self.model, "shared_rng", False) else ("part", part)
-        seed_everything(derive(self._seed, "step", self.step, *own))
+        # model has the same random numbers on all.
+        is_shared = part == 0 or getattr(self.model, "shared_rng", False)
+        names = () if is_shared else ("part", part)
+        seed_everything(derive(self._seed, "step", self.step, *names))
         half = HALF.get(self.settings.precision)
-        exchanged = number == self.accumulate - 1 or world_size() == 1
+        exchanged = index == self.accumulate - 1 or world_size() == 1
         counts: list[Tensor] = []
         # The backward pass is inside the block: stages that it recomputes must draw for the same
         # part of the batch.
@@ -179,15 +189,15 @@ class Trainer:
             nullcontext() if exchanged else self._replica.no_sync(),
         ):
             with torch.autocast(self.device.type, dtype=half) if half else nullcontext():
-                losses, state = self._replica(batch, self.states[number])
+                losses, state = self._replica(batch, self.states[index])
             # A loss without `global_mean` counts as one element; a mean over none is a sum divided
             # by 1.
-            elements = counts[0] if counts else torch.ones_like(before)
-            after = before + elements
-            weight = (elements.clamp(min=1) / after.clamp(min=1)).float()
-            weight_before = (before.clamp(min=1) / after.clamp(min=1)).float()
-            if number:
-                gradients = [each.grad for each in self._trained if each.grad is not None]
+            elements = counts[0] if counts else torch.ones_like(elements_before)
+            total = elements_before + elements
+            weight = (elements.clamp(min=1) / total.clamp(min=1)).float()
+            weight_before = (elements_before.clamp(min=1) / total.clamp(min=1)).float()
+            if index:
+                gradients = [p.grad for p in self._trained if p.grad is not None]
                 torch._foreach_mul_(gradients, weight_before)
             # The losses' backward pass is in float32 too; TF32 makes no difference to layers in
             # half precision.
@@ -198,42 +208,44 @@ class Trainer:
             name: weight * value.detach() + weight_before * means.get(name, 0.0)
             for name, value in losses.items()
         }
-        return after, means, state
+        return total, means, state
 
     @property
     def is_sync_step(self) -> bool:
-        """Whether this step waits for the device and the other ranks, for example for a check or a checkpoint.
+        """Whether this step waits for the device and the other ranks, as a checkpoint does.
 
         On a CPU this costs nothing, so every step does. Elsewhere the last step does, and one per
         `SYNC_EVERY` backward passes.
         """
-        every = max(1, SYNC_EVERY // self.accumulate)
-        return (
-            self.device.type == "cpu" or self.step % every == 0 or self.step == self.settings.steps
-        )
+        if self.device.type == "cpu" or self.step == self.settings.steps:
+            return True
+        return self.step % max(1, SYNC_EVERY // self.accumulate) == 0
 
     def require_finite(self) -> None:
         """Raise a `UserError` if a step so far was non-finite."""
-        step = int(self._first_wrong.item())
+        step = int(self._first_diverged.item())
         if step == NONE_YET:
             return
         recordings = sorted(
             {name for names in all_gather(self._steps.names(step)) for name in names}
         )
-        on = f" on {', '.join(recordings)}" if recordings else ""
-        what = f"the loss or a gradient is not finite{on}; the weights are unchanged, and older checkpoints are kept"
+        where = f" on {', '.join(recordings)}" if recordings else ""
+        what = (
+            f"the loss or a gradient is not finite{where}; the weights are unchanged, and older "
+            "checkpoints are kept"
+        )
         raise UserError(f"step {step}", what, "lower optimisation.peak_lr")
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that determines the next steps; all ranks must call it, since each holds a part of the state."""
-        own = tree_map_only(Tensor, Tensor.cpu, self.states)
+        """Everything that determines the next steps; a collective operation of all ranks."""
+        states = all_gather(tree_map_only(Tensor, Tensor.cpu, self.states))
         return {
             "step": self.step,
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict(),
             # Tensors are concatenated along the batch axis.
-            "state": tree_map(_joined, *(state for states in all_gather(own) for state in states)),
+            "state": tree_map(_joined, *chain.from_iterable(states)),
         }
 
     def load_state_dict(self, content: Mapping[str, Any]) -> None:
@@ -242,16 +254,16 @@ class Trainer:
         self.model.load_state_dict(content["model"])
         self.optimizer.load_state_dict(content["optimizer"])
         self.scaler.load_state_dict(content["scaler"])
-        first, parts = rank() * self.accumulate, world_size() * self.accumulate
+        first = rank() * self.accumulate
+        parts = world_size() * self.accumulate
+        state = content["state"]
+        self.states = [
+            tree_map_only(Tensor, partial(self._part_of, part, parts), state)
+            for part in range(first, first + self.accumulate)
+        ]
 
-        def rows(part: int) -> Any:
-            return tree_map_only(
-                Tensor,
-                lambda values: values.chunk(parts)[part].to(self.device, copy=True),
-                content["state"],
-            )
-
-        self.states = [rows(first + number) for number in range(self.accumulate)]
+    def _part_of(self, part: int, parts: int, values: Tensor) -> Tensor:
+        return values.chunk(parts)[part].to(self.device, copy=True)
 
 
 def _joined(first: Any, *others: Any) -> Any:
@@ -266,53 +278,60 @@ class LossModule(nn.Module):
         self.network = network
 
     def forward(self, batch: dict[str, Tensor], state: Any) -> tuple[dict[str, Tensor], Any]:
-        """Return the losses of a micro-batch by name, and the state after it."""
+        """Compute the loss of a micro-batch.
+
+        Args:
+            batch: tensors by name.
+            state: state after the micro-batch before it, None for the first one.
+
+        Returns:
+            Losses by name, and the state after the micro-batch.
+
+        Raises:
+            UserError: the network's `loss` returns other things.
+        """
         returned = self.network.loss(batch, state)
         where = f"{type(self.network).__name__}.loss"
-        if not (
-            isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[0], dict)
-        ):
-            raise UserError(
-                where,
-                "does not return losses by name and a state",
-                'return {"loss": loss, ...}, state',
-            )
-        losses, after = returned
-        if (loss := losses.get("loss")) is None or loss.dim() != 0:
-            raise UserError(
-                where,
-                'returns no scalar tensor "loss"',
-                "return the mean over the batch under this name",
-            )
-        if any(each.requires_grad for each in tree_leaves(after) if isinstance(each, Tensor)):
-            raise UserError(
-                where,
-                "returns a state with gradients",
-                "return detach(state), of tespec.models.backbone",
-            )
+        match returned:
+            case (dict(losses), after):
+                loss = losses.get("loss")
+            case _:
+                what = "does not return losses by name and a state"
+                raise UserError(where, what, 'return {"loss": loss, ...}, state')
+        if loss is None or loss.dim() != 0:
+            what = 'returns no scalar tensor "loss"'
+            raise UserError(where, what, "return the mean over the batch under this name")
+        tensors = [leaf for leaf in tree_leaves(after) if isinstance(leaf, Tensor)]
+        if any(tensor.requires_grad for tensor in tensors):
+            what = "returns a state with gradients"
+            raise UserError(where, what, "return detach(state), of tespec.models.backbone")
         return losses, after
 
 
 def wrap_ddp(network: nn.Module) -> nn.Module:
-    """Wrap the loss of a network; with more than one rank, the backward pass averages its gradients over the ranks.
+    """Wrap the loss of a network; several ranks average its gradients in the backward pass.
 
     The network's batch normalisation layers are synchronised in place; parameters, buffers and
     their names stay. Each trained parameter must get a gradient in every step on every rank. A
     network that cannot guarantee this sets `unused_parameters = True`: a gradient missing on one
     rank then counts as zero, and every step waits for the device.
+
+    Raises:
+        UserError: an attribute of a module's class hides one of its layers.
     """
-    for each in network.modules():
-        if hidden := [name for name, _ in each.named_children() if hasattr(type(each), name)]:
-            what = "is also an attribute of its class, which hides the layer"
-            raise UserError(f"{type(each).__name__}.{hidden[0]}", what, "rename it")
-    module = LossModule(synced(network))
+    for module in network.modules():
+        for name, _ in module.named_children():
+            if hasattr(type(module), name):
+                what = "is also an attribute of its class, which hides the layer"
+                raise UserError(f"{type(module).__name__}.{name}", what, "rename it")
+    loss_module = LossModule(synced(network))
     if world_size() == 1:
-        return module
+        return loss_module
     with warnings.catch_warnings():
         # torch 2.13 renames `broadcast_buffers`.
         warnings.simplefilter("ignore", FutureWarning)
         return DistributedDataParallel(
-            module,
+            loss_module,
             broadcast_buffers=False,  # every rank already has the statistics of the global batch
             gradient_as_bucket_view=True,
             find_unused_parameters=getattr(network, "unused_parameters", False),

@@ -66,9 +66,9 @@ def sha256(array: Any) -> str:
 def statistics(values: Any, name: str) -> Values:
     """Mean, standard deviation and three elements of a float array."""
     array = np.asarray(values, np.float64)
-    places = (array.size * np.array([1, 2, 5]) // 7).tolist()
-    some = {f"{name}, number {place}": array.flat[place] for place in places}
-    return {f"{name}, mean": array.mean(), f"{name}, deviation": array.std(), **some}
+    indices = (array.size * np.array([1, 2, 5]) // 7).tolist()
+    elements = {f"{name}, number {index}": array.flat[index] for index in indices}
+    return {f"{name}, mean": array.mean(), f"{name}, deviation": array.std(), **elements}
 
 
 # Training: two steps and an evaluation by the command line; losses and scores come from the record.
@@ -76,20 +76,18 @@ def statistics(values: Any, name: str) -> Values:
 
 @contextmanager
 def watched_steps() -> Iterator[list[Values]]:
-    """Record gradients, learning rate and weight decay at each optimizer step within the context."""
+    """Record gradients, learning rate and weight decay of the optimizer steps inside the block."""
     steps: list[Values] = []
 
     def look(optimizer: torch.optim.Optimizer, *_: Any) -> None:
         groups = optimizer.param_groups
-        gradients = [
-            each.grad for group in groups for each in group["params"] if each.grad is not None
-        ]
+        parameters = [parameter for group in groups for parameter in group["params"]]
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        squares = [gradient.double().square().sum().item() for gradient in gradients]
         steps.append(
             {
-                "grad_norm": math.sqrt(
-                    sum(each.double().square().sum().item() for each in gradients)
-                ),
-                "numbers with a gradient": sum(each.numel() for each in gradients),
+                "grad_norm": math.sqrt(sum(squares)),
+                "numbers with a gradient": sum(gradient.numel() for gradient in gradients),
                 "learning rate": max(group["lr"] for group in groups),
                 "weight decay": max(group["weight_decay"] for group in groups),
             }
@@ -104,23 +102,21 @@ def watched_steps() -> Iterator[list[Values]]:
 
 def run(folder: Path, verb: str, *arguments: str, changes: Sequence[str] = ()) -> dict[str, Any]:
     """Run the command line and return its record, with the optimizer's inputs under "steps"."""
-    told, where = StringIO(), ("--results", str(folder / "results"), "--runs", str(folder / "runs"))
+    output = StringIO()
+    folders = ("--results", str(folder / "results"), "--runs", str(folder / "runs"))
     options = ("--profile", "sample", "--device", "cpu", "--threads", "1", "--seed", "0")
     changed = [part for change in changes for part in ("--set", change)]
     with (
-        redirect_stdout(told),
-        redirect_stderr(told),
+        redirect_stdout(output),
+        redirect_stderr(output),
         short_pretrainings(),
         watched_steps() as steps,
     ):
-        ended = main([verb, *arguments, *options, *changed, *where])
-    assert ended == 0, told.getvalue()
-    records = [
-        json.loads(path.read_text()) for path in (folder / "results" / "runs").glob("*.json")
-    ]
-    (record,) = (
-        each for each in records if each["method"] in arguments or each["kind"] == "reference"
-    )
+        ended = main([verb, *arguments, *options, *changed, *folders])
+    assert ended == 0, output.getvalue()
+    paths = (folder / "results" / "runs").glob("*.json")
+    records = [json.loads(path.read_text()) for path in paths]
+    (record,) = (run for run in records if run["method"] in arguments or run["kind"] == "reference")
     # Earlier steps are those of the upstream method.
     return record | {"steps": steps[-len(record["curve"]) :]}
 
@@ -136,19 +132,19 @@ SLOW = "optimisation.peak_lr=1e-4"
 
 def trained(record: Mapping[str, Any]) -> Values:
     """Losses and gradients of both steps, and the scores."""
-    found: Values = {}
+    values: Values = {}
     for number, (losses, given) in enumerate(
         zip(record["curve"], record["steps"], strict=True), start=1
     ):
         of_step = {name: value for name, value in losses.items() if name != "step"} | given
-        found |= {f"{name}, step {number}": value for name, value in of_step.items()}
-    return found | {f"score {name}": value for name, value in record["metrics"].items()}
+        values |= {f"{name}, step {number}": value for name, value in of_step.items()}
+    return values | {f"score {name}": value for name, value in record["metrics"].items()}
 
 
 def pretrained(method: str, data: str, changes: Sequence[str], world: Path, folder: Path) -> Values:
     """Losses, gradients and validation metrics of a pre-training."""
-    what = ("--method", method, "--data", str(world / data))
-    return trained(run(folder, "pretrain", *what, changes=(*TWO_STEPS, *changes)))
+    method_options = ("--method", method, "--data", str(world / data))
+    return trained(run(folder, "pretrain", *method_options, changes=(*TWO_STEPS, *changes)))
 
 
 def taught(method: str, world: Path, folder: Path) -> Values:
@@ -184,24 +180,21 @@ PRETRAININGS: dict[str, Case] = {
 def answer(folder: Path) -> Values:
     """Summary of the predictions of a run's saved network on a fixed histogram."""
     (path,) = (folder / "runs").glob("*/model.safetensors")
+    counts = torch.from_numpy(some_counts(5, (1, 20, 64, 80)))
     with torch.no_grad():
-        said, _ = tespec.load(path, height=64, width=80).step(
-            torch.from_numpy(some_counts(5, (1, 20, 64, 80)))
-        )
-    if isinstance(said, torch.Tensor) and said.is_floating_point():
-        return {"answer, mean depth": said.mean().item()}
-    if isinstance(said, torch.Tensor):
-        shares = torch.bincount(said.flatten(), minlength=11) / said.numel()
-        return {
-            f"answer, share of class {number}": share
-            for number, share in enumerate(shares.tolist())
-        }
-    (boxes,) = said
+        output, _ = tespec.load(path, height=64, width=80).step(counts)
+    if isinstance(output, torch.Tensor) and output.is_floating_point():
+        return {"answer, mean depth": output.mean().item()}
+    if isinstance(output, torch.Tensor):
+        fractions = torch.bincount(output.flatten(), minlength=11) / output.numel()
+        values = enumerate(fractions.tolist())
+        return {f"answer, share of class {number}": fraction for number, fraction in values}
+    (boxes,) = output
     return {"answer, boxes": float(len(boxes.label)), "answer, mean side": float(boxes.size.mean())}
 
 
 def some_counts(seed: int, shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    """Random histogram that is zero at nine of ten places."""
+    """Random histogram that is zero at nine of ten elements."""
     rng = np.random.default_rng(seed)
     return (rng.integers(1, 11, shape) * (rng.random(shape) < 0.1)).astype(np.uint8)
 
@@ -212,10 +205,19 @@ ALL_BOXES = {"gen1": ("head.score_threshold=0.0",), "1mpx": ("head.score_thresho
 
 
 def finetuned(task: str, arch: str, method: str, world: Path, folder: Path) -> Values:
-    """Losses, gradients and scores of a fine-tuning without pre-training, and predictions of its network."""
-    what = ("--method", method, "--task", task, "--arch", arch, "--data", str(world / task))
+    """Losses, gradients, scores and predictions of a fine-tuning without pre-training."""
+    method_options = (
+        "--method",
+        method,
+        "--task",
+        task,
+        "--arch",
+        arch,
+        "--data",
+        str(world / task),
+    )
     few = (LANES, SLOW, *(("segments=3",) if arch == "recurrent" else ()), *ALL_BOXES.get(task, ()))
-    return trained(run(folder, "run", *what, changes=(*TWO_STEPS, *few))) | answer(folder)
+    return trained(run(folder, "run", *method_options, changes=(*TWO_STEPS, *few))) | answer(folder)
 
 
 FINETUNINGS: dict[str, Case] = {
@@ -252,13 +254,13 @@ def features(arch: str, recurrent: bool, world: Path, folder: Path) -> Values:
     """Features of three steps of one lane with carried state, or of one step if feed-forward."""
     network = build_backbone(arch, recurrent, bins=5, img_size=(64, 96)).eval()
     fill(network)
-    found: Values = {"parameters": sum(each.numel() for each in network.parameters())}
+    values: Values = {"parameters": sum(weight.numel() for weight in network.parameters())}
     state = None
     for step in range(3 if recurrent else 1):
         maps, state = network.step(torch.from_numpy(some_counts(step, (1, 10, 64, 96))), state)
-        for stage, each in enumerate(maps, start=1):
-            found |= statistics(each, f"step {step + 1}, stage {stage}")
-    return found
+        for stage, stage_maps in enumerate(maps, start=1):
+            values |= statistics(stage_maps, f"step {step + 1}, stage {stage}")
+    return values
 
 
 FEATURES: dict[str, Case] = {
@@ -282,24 +284,20 @@ FEATURES: dict[str, Case] = {
 def scored(scorer: Any) -> Values:
     """All scores of a scorer: overall, per class, per recording and per group."""
     overall = scorer.overall()
-    parts = {
-        f"{name}, ": each
-        for kind in ("recording", "group")
-        for name, each in scorer.by(kind).items()
-    }
-    found = {
-        f"{part}{name}": value
-        for part, each in {"": overall, **parts}.items()
-        for name, value in each.metrics().items()
-    }
+    parts = {"": overall}
+    for kind in ("recording", "group"):
+        parts |= {f"{name}, ": scores for name, scores in scorer.by(kind).items()}
+    values: Values = {}
+    for part, scores in parts.items():
+        values |= {f"{part}{name}": value for name, value in scores.metrics().items()}
     classes = overall.classes
     if isinstance(scorer, SegmentationScorer):
         classes = dict(enumerate(classes.values()))
-    return found | {f"class {name}": value for name, value in classes.items()}
+    return values | {f"class {name}": value for name, value in classes.items()}
 
 
 def detection_scores(world: Path, folder: Path) -> Values:
-    """Average precision of boxes near the ground truth, with wrong classes, duplicates, small boxes and tied scores."""
+    """Average precision of boxes near the ground truth, some wrong, small, tied or duplicate."""
     rng = np.random.default_rng(11)
     scorer = DetectionScorer(("car", "pedestrian", "bus"), BoxFilter(30.0, 10.0), "given")
     for frame in range(24):
@@ -362,7 +360,7 @@ METRICS: dict[str, Case] = {
 
 
 def some_events(seed: int, count: int = 20_000) -> tuple[NDArray[Any], ...]:
-    """x, y, t, p of events on 48 x 64 px over 0.1 s, at a rising rate, many of them on a few pixels."""
+    """x, y, t, p of events on 48 x 64 px over 0.1 s, at a rising rate, many on a few pixels."""
     rng = np.random.default_rng(seed)
     t = np.sort((np.sqrt(rng.random(count)) * 100_000).astype(np.int64))
     x, y = (
@@ -373,25 +371,18 @@ def some_events(seed: int, count: int = 20_000) -> tuple[NDArray[Any], ...]:
 
 
 def histograms(world: Path, folder: Path) -> Values:
-    """Histograms by both rules of windows within the events, after the last event, and ending at an event."""
+    """Histograms by both rules of windows with events, without, and ending at an event."""
     x, y, t, p = some_events(21)
-    found = {}
-    for rule in ("edges", "rvt"):
-        for start, end in (
-            (0, 50_000),
-            (13_001, 63_004),
-            (200_000, 250_000),
-            (0, int(t[9000])),
-            (0, int(t[9000]) + 1),
-        ):
-            counts = event_histogram(
-                x, y, t, p, t_start=start, t_end=end, bins=10, height=48, width=64, rule=rule
-            )
-            found |= {
-                f"{rule}, {start} to {end} us": sha256(counts),
-                f"{rule}, {start}, sum": int(counts.sum()),
-            }
-    return found
+    last = int(t[9000])
+    windows = ((0, 50_000), (13_001, 63_004), (200_000, 250_000), (0, last), (0, last + 1))
+    values: Values = {}
+    for rule, (start, end) in product(("edges", "rvt"), windows):
+        counts = event_histogram(
+            x, y, t, p, t_start=start, t_end=end, bins=10, height=48, width=64, rule=rule
+        )
+        values[f"{rule}, {start} to {end} us"] = sha256(counts)
+        values[f"{rule}, {start}, sum"] = int(counts.sum())
+    return values
 
 
 def intensity(world: Path, folder: Path) -> Values:
@@ -423,54 +414,47 @@ def packed(path: str | Path, world: Path, folder: Path) -> Values:
     """Hashes of the packed events of a recording, all of them and a slice of 50 ms."""
     stream = open_events(world / path)
     middle = (stream.t_first + stream.t_last) // 2
-    found: Values = {
-        name: getattr(stream, name) for name in ("height", "width", "count", "t_first", "t_last")
-    }
-    for part, ends in {
-        "all": (stream.t_first, stream.t_last + 1),
-        "50 ms": (middle, middle + 50_000),
-    }.items():
+    names = ("height", "width", "count", "t_first", "t_last")
+    values: Values = {name: getattr(stream, name) for name in names}
+    slices = {"all": (stream.t_first, stream.t_last + 1), "50 ms": (middle, middle + 50_000)}
+    for part, ends in slices.items():
         kinds = (np.int16, np.int16, np.int64, np.uint8)
-        for name, kind, values in zip("xytp", kinds, stream.slice(*ends), strict=True):
-            found[f"{part}, {name}"] = sha256(np.asarray(values, kind))
-    return found
+        for name, kind, column in zip("xytp", kinds, stream.slice(*ends), strict=True):
+            values[f"{part}, {name}"] = sha256(np.asarray(column, kind))
+    return values
 
 
 def batch_values(steps: Any) -> Values:
     """Hashes of integer tensors and statistics of float tensors in three batches."""
-    found: Values = {}
+    values: Values = {}
     for number, step in enumerate((0, 1, 40)):
         for name, tensor in steps[step].items():
             label = f"step {number}, {name}"
             if not tensor.is_floating_point():
-                found[label] = sha256(tensor)
+                values[label] = sha256(tensor)
             else:
                 known = torch.nan_to_num(tensor.double())  # unknown depths are NaN
-                found |= {f"{label}, shape": str(tuple(tensor.shape)), **statistics(known, label)}
-    return found
+                values |= {f"{label}, shape": str(tuple(tensor.shape)), **statistics(known, label)}
+    return values
 
 
 def lanes(world: Path, folder: Path) -> Values:
-    """Slots of eight lanes over nine recordings: streams, mixed with random clips, and clips that end at labels."""
-    lengths, found = (40, 7, 33, 12, 90, 3, 25, 61, 18), {}
+    """Slots of eight lanes over nine recordings: streams, mixed, and segments at labels."""
+    lengths = (40, 7, 33, 12, 90, 3, 25, 61, 18)
     labels = tuple(np.arange(2, length, 3) for length in lengths)
-    for name, share, ends in (
+    values: Values = {}
+    for name, fraction, ends in (
         ("stream", 0.0, None),
         ("mixed", 0.5, None),
         ("labels", 1.0, labels),
     ):
-        played = Lanes(lengths, 5, 8, 3, share, ends)
-        slots = np.array(
-            [[played.slot(lane, step) for lane in range(8)] for step in range(60)], np.int64
-        )
-        for column, values in zip(
-            ("recording", "first", "play", "fresh"), np.moveaxis(slots, 2, 0), strict=True
-        ):
-            found |= {
-                f"{name}, {column}": sha256(values),
-                f"{name}, {column}, step 30": str(values[30].tolist()),
-            }
-    return found
+        played = Lanes(lengths, 5, 8, 3, fraction, ends)
+        rows = [[played.slot(lane, step) for lane in range(8)] for step in range(60)]
+        columns = np.moveaxis(np.array(rows, np.int64), 2, 0)
+        for column, slots in zip(("recording", "first", "play", "fresh"), columns, strict=True):
+            values[f"{name}, {column}"] = sha256(slots)
+            values[f"{name}, {column}, step 30"] = str(slots[30].tolist())
+    return values
 
 
 def labelled_batches(task: str, arch: str, world: Path, folder: Path) -> Values:
@@ -585,13 +569,13 @@ def plan(name: str, world: Path, folder: Path) -> pd.DataFrame:
 
 def tables(world: Path, folder: Path) -> pd.DataFrame:
     """Published numbers of the comparison tables and ablations."""
-    told = StringIO()
+    output = StringIO()
     (folder / "results").mkdir()
-    with redirect_stdout(told), redirect_stderr(told):
+    with redirect_stdout(output), redirect_stderr(output):
         ended = main(
             ["tables", "--results", str(folder / "results"), "--out", str(folder / "tables")]
         )
-    assert ended == 0, told.getvalue()
+    assert ended == 0, output.getvalue()
     every = [
         pd.read_csv(path, keep_default_na=False, na_values=[""])
         for path in (folder / "tables").glob("*_long.csv")

@@ -19,7 +19,7 @@ from tespec.runs.finetune import prepare_run
 from tespec.runs.pretrain import pretrain
 
 TASKS = ("segmentation", "detection", "depth")
-FEW = ["optimisation.steps=4", "optimisation.warmup_steps=1", "batch_size=3"]
+FEW = ["optimisation.steps=2", "optimisation.warmup_steps=1", "batch_size=3"]
 # The data of each method; TESPEC's pre-trainings are golden cases.
 DATA = dict.fromkeys(("ecddp", "mem"), "1mpx") | dict.fromkeys(
     ("ecdp", "cm3ae", "scaleevent"), "ddd17"
@@ -96,9 +96,11 @@ def test_a_record_names_what_was_trained_on_and_held_out_and_no_test_recording(m
 
 def test_another_network_counts_by_its_content_wherever_its_file_lies(tiny_world, made, tmp_path):
     file = shutil.copy(made("imagenet").weights, tmp_path / "teacher.safetensors")
-    record = run(tiny_world, tmp_path, "scaleevent", f"objective.teacher_weights={file}").record
-    assert record.name == made("scaleevent").record.name
-    assert record.start_sha256 == sha256_of(file)
+    trained = made("scaleevent")
+    folder = trained.weights.parents[2]
+    taken_up = run(tiny_world, folder, "scaleevent", f"objective.teacher_weights={file}")
+    assert taken_up.record == trained.record
+    assert taken_up.record.start_sha256 == sha256_of(file)
 
 
 @pytest.mark.parametrize("case", ["moby", "ecddp", "ecdp", "mem", "cm3ae", "scaleevent"])

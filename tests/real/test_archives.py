@@ -1,4 +1,4 @@
-"""The real archives against published facts: TESPEC_DATA=/data make test-real, with /data/dsec and so on.
+"""The real archives against published facts: TESPEC_DATA=/data make test-real, with /data/dsec.
 
 The numbers come from the archives' own pages and loaders: uzh-rpg/ess (DSEC/dataset/provider.py,
 datasets/ddd17_events_loader.py), Wuziyi616/LEOD (docs) for Gen1 and 1Mpx, hamarh/HMNet_pth and

@@ -29,6 +29,13 @@ MEMINFO = {"proc/meminfo": "MemTotal: 9 kB\nMemAvailable: 9000 kB\n"}
 NO_LIMIT = {"memory.max": "max", "memory.current": "7", "memory.stat": "inactive_file 3"}
 
 
+@pytest.fixture(autouse=True)
+def checked_memory(monkeypatch):
+    """Check the memory before a training, which the other tests skip."""
+    for module in ("finetune", "pretrain"):
+        monkeypatch.setattr(f"tespec.runs.{module}.require_memory", require_memory)
+
+
 def v2(limit, used, cache):
     return {
         "memory.max": limit,

@@ -28,7 +28,7 @@ def test_nobody_drives_through_the_ego_car(street):
 
 
 def first_hit(boxes, origin, rays):
-    """Distances (R,) along rays (R, 3) to the nearest box from outside or to the ground, by the slab method."""
+    """Distances (R,) along rays (R, 3) to the nearest box or to the ground (slab method)."""
     cos, sin = boxes[:, COS], boxes[:, SIN]
     to = origin - boxes[:, CX : CZ + 1]
     start = np.stack(
@@ -46,12 +46,12 @@ def first_hit(boxes, origin, rays):
 
 @pytest.mark.parametrize("frame", [0, 150, 300])
 def test_depth_is_that_of_the_nearest_surface_along_each_ray(street, frame):
-    camera, view = street.camera(96, 128, 96), street.view(frame)
+    camera, pose = street.camera(96, 128, 96), street.camera_pose(frame)
     depth = street.render(camera, frame).depth[::5, ::5]
     rows, columns = np.mgrid[:96:5, :128:5] + 0.5
     u, v = (columns - camera.column) / camera.focal, (rows - camera.row) / camera.focal
-    rays = view.axes[0] - u[..., None] * view.axes[1] - v[..., None] * view.axes[2]
-    expected = first_hit(street.boxes(frame), view.position, rays.reshape(-1, 3)).reshape(
+    rays = pose.axes[0] - u[..., None] * pose.axes[1] - v[..., None] * pose.axes[2]
+    expected = first_hit(street.boxes(frame), pose.position, rays.reshape(-1, 3)).reshape(
         depth.shape
     )
     near = expected < 90

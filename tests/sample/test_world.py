@@ -6,6 +6,7 @@ import multiprocessing
 import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -52,7 +53,7 @@ def test_callers_at_once_get_what_is_missing_made_once_by_any_number_of_processe
         made = [
             callers.submit(make_world, "tiny", 0, tmp_path, 2, ("gen1", "mvsec")) for _ in range(2)
         ]
-        assert [each.result() for each in made] == [world] * 2
+        assert [future.result() for future in made] == [world] * 2
     assert sorted(path.name for path in world.iterdir()) == ["gen1", "mvsec"]
     assert [path.name for path in (world / "gen1").iterdir()] == ["there"]
     assert digest(world / "mvsec") == digest(tiny_world / "mvsec")
@@ -60,7 +61,8 @@ def test_callers_at_once_get_what_is_missing_made_once_by_any_number_of_processe
 
 def test_a_script_without_a_guarded_main_is_told_so(tmp_path):
     (tmp_path / "script.py").write_text(
-        "from pathlib import Path\nfrom tespec.sample import make_world\nmake_world('tiny', root=Path(), processes=2)"
+        "from pathlib import Path\nfrom tespec.sample import make_world\n"
+        "make_world('tiny', root=Path(), processes=2)"
     )
     ended = subprocess.run(
         [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=100
@@ -91,22 +93,19 @@ def test_the_command_prints_the_folder(tiny_world, capsys):
 
 def test_recordings_of_a_world_and_of_two_worlds_never_share_a_street():
     for size in CONTENTS:
-        found = [
-            each
-            for seed in (0, 1)
-            for dataset in CONTENTS[size]
-            for each in recordings_of(size, seed, dataset)
-        ]
-        assert len({each.seed for each in found}) == len(found)
+        recordings = []
+        for seed, dataset in product((0, 1), CONTENTS[size]):
+            recordings += recordings_of(size, seed, dataset)
+        assert len({recording.seed for recording in recordings}) == len(recordings)
 
 
 @pytest.mark.parametrize("dataset", TASKS)
 def test_test_recordings_are_of_day_and_night_moving_and_standing(dataset):
-    tested = [each for each in recordings_of("small", 0, dataset) if each.split == "test"]
-    assert 0 < sum(each.night for each in tested) < len(tested)
-    standing = np.mean(
-        [np.mean(Street(each.seed, each.seconds).ego_speed < 0.1) for each in tested]
-    )
+    recordings = recordings_of("small", 0, dataset)
+    tested = [recording for recording in recordings if recording.split == "test"]
+    assert 0 < sum(recording.night for recording in tested) < len(tested)
+    streets = [Street(recording.seed, recording.seconds) for recording in tested]
+    standing = np.mean([np.mean(street.ego_speed < 0.1) for street in streets])
     assert 0.3 < standing < 0.7
 
 

@@ -1,4 +1,4 @@
-"""A step on micro-batches has the gradients and the losses of the same step on the whole batch.
+"""A step on micro-batches has the gradients and the losses of the same step on the full batch.
 
 Networks are in evaluation mode, since batch statistics, dropout and Dice are those of a
 micro-batch.
@@ -22,9 +22,9 @@ SETTINGS = replace(finetuning_settings("ddd17", "recurrent", "sample").optimisat
 NINE = [[1, 8 + 32 * x, 2 + 20 * y, 24 + 32 * x, 18 + 20 * y] for y in range(3) for x in range(3)]
 
 
-def per_lane(place, **labels):
-    """Batch of two lanes with a label at each place (lane, segment)."""
-    return events() | {"label_place": torch.tensor(place).view(-1, 2)} | labels
+def per_lane(positions, **labels):
+    """Batch of two lanes with labels at positions (lane, segment)."""
+    return events() | {"label_place": torch.tensor(positions).view(-1, 2)} | labels
 
 
 def detection():
@@ -114,7 +114,7 @@ def step(monkeypatch):
     monkeypatch.setattr(
         training,
         "clip",
-        lambda trained, how: gradients.append([each.grad.clone() for each in trained]),
+        lambda trained, how: gradients.append([parameter.grad.clone() for parameter in trained]),
     )
 
     def step(model, *micro_batches):
@@ -127,14 +127,14 @@ def step(monkeypatch):
 
 
 @pytest.mark.parametrize(("case", "name", "batch"), UNEQUAL)
-def test_micro_batches_have_the_gradient_of_the_whole_batch(step, case, name, batch):
+def test_micro_batches_have_the_gradient_of_the_full_batch(step, case, name, batch):
     batch = batch()
-    expected, whole = step(Minimised(CASES[case]()[0], name), batch)
-    found, mean = step(Minimised(CASES[case]()[0], name), lane_of(batch, 0), lane_of(batch, 1))
+    expected, full = step(Minimised(CASES[case]()[0], name), batch)
+    gradients, mean = step(Minimised(CASES[case]()[0], name), lane_of(batch, 0), lane_of(batch, 1))
     largest = float(max(gradient.abs().max() for gradient in expected))
     assert largest > 0
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6 * largest)
-    assert mean["loss"].item() == pytest.approx(whole["loss"].item(), rel=1e-5)
+    torch.testing.assert_close(gradients, expected, rtol=1e-4, atol=1e-6 * largest)
+    assert mean["loss"].item() == pytest.approx(full["loss"].item(), rel=1e-5)
 
 
 class Scaled(nn.Module):

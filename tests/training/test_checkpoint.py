@@ -23,13 +23,13 @@ def names(folder):
 
 
 @pytest.mark.parametrize(
-    ("saved", "kept"),
+    ("saved", "remaining"),
     [((5, 10, 100), (10, 100)), ((200, 300, 346, 117), (117,)), ((1, 3, 3), (1, 3))],
 )
-def test_the_newest_two_stay_and_none_of_a_later_step(tmp_path, saved, kept):
+def test_the_newest_two_stay_and_none_of_a_later_step(tmp_path, saved, remaining):
     for number, step in enumerate(saved):
         path = save_checkpoint(tmp_path, step, CONTENT | {"number": number})
-    assert names(tmp_path) == [f"step-{step:09d}.pt" for step in kept]
+    assert names(tmp_path) == [f"step-{step:09d}.pt" for step in remaining]
     assert newest_whole(tmp_path) == (path, [])
     content = read_checkpoint(path, "a")
     assert (content["number"], content["curve"]) == (number, [{"step": 1.0}])
@@ -38,7 +38,7 @@ def test_the_newest_two_stay_and_none_of_a_later_step(tmp_path, saved, kept):
         read_checkpoint(path, "b")
     (tmp_path / ".step-000000002.pt.abc.part").write_bytes(b"of a process that was killed")
     tidy(tmp_path)
-    assert len(names(tmp_path)) == len(kept)
+    assert len(names(tmp_path)) == len(remaining)
     clear(tmp_path)
     assert names(tmp_path) == []
     assert newest_whole(tmp_path) == (None, [])
@@ -50,21 +50,21 @@ def test_a_damaged_checkpoint_is_skipped_by_name(tmp_path, data):
     clear(tmp_path)
     older, path = (save_checkpoint(tmp_path, step, CONTENT | {"step": step}) for step in (1, 2))
     content = path.read_bytes()
-    place = data.draw(st.integers(0, len(content) - 1))
+    position = data.draw(st.integers(0, len(content) - 1))
     if data.draw(st.booleans()):
-        path.write_bytes(content[:place])
+        path.write_bytes(content[:position])
         assert newest_whole(tmp_path) == (older, [path.name])
         return
     path.write_bytes(
-        content[:place]
-        + bytes([content[place] ^ data.draw(st.integers(1, 255))])
-        + content[place + 1 :]
+        content[:position]
+        + bytes([content[position] ^ data.draw(st.integers(1, 255))])
+        + content[position + 1 :]
     )
     # A changed byte may have no effect, as in padding or a date.
     if newest_whole(tmp_path) != (older, [path.name]):
-        found = read_checkpoint(path, "a")
-        assert found["step"] == 2
-        assert torch.equal(found["state"][0], torch.arange(3))
+        content = read_checkpoint(path, "a")
+        assert content["step"] == 2
+        assert torch.equal(content["state"][0], torch.arange(3))
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])
@@ -99,6 +99,8 @@ def test_another_file_is_refused_and_not_skipped_and_its_code_is_not_run(tmp_pat
 def test_a_checkpoint_with_a_damaged_directory_is_skipped(tmp_path):
     older, path = (save_checkpoint(tmp_path, step, CONTENT | {"step": step}) for step in (1, 2))
     content = path.read_bytes()
-    place = content.index(b"PK\x01\x02") + 35  # the number of a disk, which zipfile does not check
-    path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+    position = (
+        content.index(b"PK\x01\x02") + 35
+    )  # the number of a disk, which zipfile does not check
+    path.write_bytes(content[:position] + bytes([content[position] ^ 1]) + content[position + 1 :])
     assert newest_whole(tmp_path) == (older, [path.name])

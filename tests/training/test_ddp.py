@@ -1,4 +1,4 @@
-"""Training on multiple ranks: gradients and batch statistics equal those of one, however the batch is split."""
+"""Training on multiple ranks: gradients and batch statistics equal those of one."""
 
 import copy
 from collections import Counter
@@ -50,13 +50,13 @@ NORMS = {
     "plain": ((6, CHANNELS, 2), False),
     "far from zero": ((8, CHANNELS, 4, 4), True),
 }
-SHARES = (0.5, 0.7, 1.0)  # of the batch on rank 0; the last one leaves rank 1 without labels
+FRACTIONS = (0.5, 0.7, 1.0)  # of the batch on rank 0; the last one leaves rank 1 without labels
 
 
 def batch_of(name):
     shape, affine = NORMS[name]
     generator = torch.Generator().manual_seed(1)
-    values, wanted = torch.randn(2, *shape, generator=generator)
+    values, weights = torch.randn(2, *shape, generator=generator)
     values = 3 * values + (1000 if name == "far from zero" else 1)
     norm = (nn.BatchNorm2d if len(shape) == 4 else nn.BatchNorm1d)(
         CHANNELS, affine=affine, momentum=0.3
@@ -64,63 +64,61 @@ def batch_of(name):
     if affine:
         nn.init.uniform_(norm.weight, 0.5, 2, generator=generator)
         nn.init.uniform_(norm.bias, -1, 1, generator=generator)
-    return norm, values, wanted
+    return norm, values, weights
 
 
-def normalised(norm, values, wanted):
+def normalised(norm, values, weights):
     values = values.clone().requires_grad_()
     out = norm(values)
-    (out * wanted).sum().backward()
-    gradients = [each.grad for each in norm.parameters()]
+    (out * weights).sum().backward()
+    gradients = [parameter.grad for parameter in norm.parameters()]
     return {
         "out": out.detach(),
         "values": values.grad,
         "parameters": gradients,
-        "kept": dict(norm.named_buffers()),
+        "buffers": dict(norm.named_buffers()),
     }
 
 
 def normalise(rank):
-    found = {}
-    for name, share in product(NORMS, SHARES):
-        norm, values, wanted = batch_of(name)
+    results = {}
+    for name, fraction in product(NORMS, FRACTIONS):
+        norm, values, weights = batch_of(name)
         (norm,) = synced(nn.Sequential(norm))
         assert type(norm) is SyncedBatchNorm
-        values, wanted = (
-            each.tensor_split([int(share * len(each))])[rank] for each in (values, wanted)
-        )
+        count = int(fraction * len(values))
+        values = values.tensor_split([count])[rank]
+        weights = weights.tensor_split([count])[rank]
         if without := not len(values):
             # A placeholder sample must not change any gradient.
-            values, wanted = (
-                torch.full((1, *values.shape[1:]), 1e38),
-                torch.zeros(1, *wanted.shape[1:]),
-            )
+            values = torch.full((1, *values.shape[1:]), 1e38)
+            weights = torch.zeros(1, *weights.shape[1:])
         with Exchanges() as exchanges, rank_computes(unlabelled=without):
-            found[name, share] = normalised(norm, values, wanted)
+            results[name, fraction] = normalised(norm, values, weights)
         assert exchanges.calls == {"allgather_": 1, "allreduce_": 1}  # forward and backward
         if without:
             assert all(
-                torch.isfinite(each).all() for each in (found[name, share]["out"], *norm.buffers())
+                torch.isfinite(values).all()
+                for values in (results[name, fraction]["out"], *norm.buffers())
             )
-            assert not found[name, share]["values"].any()
-            found[name, share] |= {"out": values[:0], "values": values[:0]}
-    return found
+            assert not results[name, fraction]["values"].any()
+            results[name, fraction] |= {"out": values[:0], "values": values[:0]}
+    return results
 
 
-def test_batch_statistics_are_those_of_the_whole_batch(of_ranks):
-    for name, share in of_ranks[0]["normalised"]:
-        here = [found["normalised"][name, share] for found in of_ranks]
-        whole = normalised(*(each.double() for each in batch_of(name)))
-        close, same = (
-            1e-4 if name == "far from zero" else 1e-6,
-            partial(torch.testing.assert_close, check_dtype=False),
-        )
+def test_batch_statistics_are_those_of_the_full_batch(of_ranks):
+    same = partial(torch.testing.assert_close, check_dtype=False)
+    for name, fraction in of_ranks[0]["normalised"]:
+        parts = [results["normalised"][name, fraction] for results in of_ranks]
+        norm, values, weights = batch_of(name)
+        full = normalised(norm.double(), values.double(), weights.double())
+        close = 1e-4 if name == "far from zero" else 1e-6
         for key in ("out", "values"):
-            same(torch.cat([part[key] for part in here]), whole[key], rtol=close, atol=close)
-        totals = [sum(parts) for parts in zip(*(part["parameters"] for part in here), strict=True)]
-        same(totals, whole["parameters"], rtol=close, atol=10 * close)
-        same(here[0]["kept"], here[1]["kept"], rtol=0, atol=0)
-        same(here[0]["kept"], whole["kept"], rtol=1e-6, atol=1e-6)
+            same(torch.cat([part[key] for part in parts]), full[key], rtol=close, atol=close)
+        totals = [sum(ranks) for ranks in zip(*(p["parameters"] for p in parts), strict=True)]
+        same(totals, full["parameters"], rtol=close, atol=10 * close)
+        same(parts[0]["buffers"], parts[1]["buffers"], rtol=0, atol=0)
+        same(parts[0]["buffers"], full["buffers"], rtol=1e-6, atol=1e-6)
 
 
 def test_a_single_process_computes_what_torch_computes():
@@ -152,10 +150,10 @@ def test_a_batch_normalisation_that_does_more_keeps_its_class(monkeypatch):
 @pytest.mark.parametrize("shape", [(1, CHANNELS), (1, CHANNELS, 1, 1)])
 def test_one_value_per_channel_has_variance_zero(shape):
     norm, values = batch_of("rows")[0], torch.arange(1.0, 1 + CHANNELS).view(shape)
-    found = normalised(synced(norm), values, torch.ones(shape))
+    result = normalised(synced(norm), values, torch.ones(shape))
     # its mean is the value itself
-    torch.testing.assert_close(found["out"].flatten(), norm.bias, rtol=0, atol=1e-3)
-    assert not found["values"].any()
+    torch.testing.assert_close(result["out"].flatten(), norm.bias, rtol=0, atol=1e-3)
+    assert not result["values"].any()
     torch.testing.assert_close(norm.running_mean, 0.3 * values.flatten())
     torch.testing.assert_close(norm.running_var, torch.full((CHANNELS,), 0.7))
 
@@ -164,19 +162,17 @@ def test_a_micro_batch_with_one_label_trains_a_head_that_pools_to_one_pixel():
     model, batch = CASES["segmentation"]()
     batch |= {name: batch[name][:1] for name in ("label_place", "labels")}
     Trainer(model, [batch] * STEPS, SETTINGS, seed=0, device=CPU).run()
-    assert all(torch.isfinite(each).all() for each in model.state_dict().values())
+    assert all(torch.isfinite(tensor).all() for tensor in model.state_dict().values())
 
 
 class Net(nn.Module):
-    """Model that carries a sum; if `sometimes`, `extra` only acts on rows whose first value is negative."""
+    """Model with a sum as its state; if `sometimes`, `extra` acts on some rows only."""
 
     def __init__(self, sometimes=False, unused_parameters=False):
         super().__init__()
-        self.linear, self.extra, self.sometimes = (
-            nn.Linear(3, 2),
-            nn.Parameter(torch.ones(2)),
-            sometimes,
-        )
+        self.linear = nn.Linear(3, 2)
+        self.extra = nn.Parameter(torch.ones(2))
+        self.sometimes = sometimes
         self.unused_parameters = unused_parameters
 
     def loss(self, batch, state):
@@ -214,7 +210,7 @@ def state_after(loop):
 
 
 class Counted(nn.Module):
-    """Mean over the marked elements, of which the rows of a batch have none, one, three and nine."""
+    """Mean over the marked elements: none, one, three and nine in the rows of a batch."""
 
     def __init__(self):
         super().__init__()
@@ -229,39 +225,39 @@ def gradients_of(accumulate, rank=0, ranks=1):
     """Gradients and losses of one step on micro-batches of four rows."""
     torch.manual_seed(0)
     marked = torch.arange(9) < torch.tensor([0, 1, 3, 9]).view(4, 1)
-    whole = {"x": torch.sin(torch.arange(36.0)).view(4, 9), "marked": marked}
+    full = {"x": torch.sin(torch.arange(36.0)).view(4, 9), "marked": marked}
     parts = (
         {
             name: rows.chunk(ranks * accumulate)[rank * accumulate + number]
-            for name, rows in whole.items()
+            for name, rows in full.items()
         }
         for number in range(accumulate)
     )
     micro_batches = [*parts]
     trainer = Trainer(Counted(), MicroBatches(micro_batches), SETTINGS, seed=0, device=CPU)
-    found = []
+    gradients = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             training,
             "clip",
-            lambda trained, how: found.extend(each.grad.clone() for each in trained),
+            lambda trained, how: gradients.extend(parameter.grad.clone() for parameter in trained),
         )
         losses = trainer.train_step(*micro_batches)
-    return found, losses
+    return gradients, losses
 
 
 WAYS = {"plain": (Net, 1), "in turns": (Net, 2), "unused": (partial(Net, True, True), 1)}
 
 
 def train(rank):
-    found = {}
+    states = {}
     for way, (network, accumulate) in WAYS.items():
         loop = loop_of(network, accumulate, rank, RANKS)
         trained = state_after(loop)
         resumed = loop_of(network, 1, rank, RANKS)
         resumed.load_state_dict(trained)
-        found[way] = trained | {"resumed": resumed.state_dict(), "own": resumed.states}
-    return found
+        states[way] = trained | {"resumed": resumed.state_dict(), "local": resumed.states}
+    return states
 
 
 def forget(rank):
@@ -273,7 +269,7 @@ def forget(rank):
 
 
 def dice_batch():
-    """Logits, labels of four frames, and the number of frames on rank 0: the second rank may have none."""
+    """Logits, labels of four frames, and numbers of frames on rank 0, all or some."""
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(4, 3, 6, 5, generator=generator)
     labels = torch.randint(0, 3, (4, 6, 5), generator=generator)
@@ -283,16 +279,16 @@ def dice_batch():
 
 def dice(rank):
     logits, labels, counts = dice_batch()
-    found = {}
+    losses = {}
     for count in counts:
         frames = slice(None, count) if rank == 0 else slice(count, None)
-        mine, truth = logits[frames].clone(), labels[frames]
-        if not len(mine):  # a placeholder frame, as tasks have it
-            mine, truth = torch.ones(1, *logits.shape[1:]), torch.full((1, *labels.shape[1:]), 255)
-        loss = dice_loss(mine.requires_grad_(), truth)
+        local, truth = logits[frames].clone(), labels[frames]
+        if not len(local):  # a placeholder frame, as tasks have it
+            local, truth = torch.ones(1, *logits.shape[1:]), torch.full((1, *labels.shape[1:]), 255)
+        loss = dice_loss(local.requires_grad_(), truth)
         loss.backward()
-        found[count] = loss.item(), mine.grad
-    return found
+        losses[count] = loss.item(), local.grad
+    return losses
 
 
 def test_dice_is_that_of_all_frames_of_all_ranks(of_ranks):
@@ -300,9 +296,9 @@ def test_dice_is_that_of_all_frames_of_all_ranks(of_ranks):
     loss = dice_loss(logits.requires_grad_(), labels)
     loss.backward()
     for count in counts:
-        here = [found["dice"][count] for found in of_ranks]
-        assert [value for value, _ in here] == pytest.approx([loss.item()] * RANKS, rel=1e-6)
-        gradients = torch.cat([gradient for _, gradient in here])
+        losses = [results["dice"][count] for results in of_ranks]
+        assert [value for value, _ in losses] == pytest.approx([loss.item()] * RANKS, rel=1e-6)
+        gradients = torch.cat([gradient for _, gradient in losses])
         assert not gradients[4:].any()
         # Training averages the gradients of the ranks.
         torch.testing.assert_close(gradients[:4] / RANKS, logits.grad, rtol=1e-5, atol=1e-8)
@@ -315,25 +311,25 @@ def work(rank, folder):
         "gloo", f"file://{folder}/meet", timedelta(seconds=120), rank=rank, world_size=RANKS
     )
     with object_group():
-        found = {"normalised": normalise(rank), "dice": dice(rank), "trained": train(rank)}
-        found["gradients"] = {
+        results = {"normalised": normalise(rank), "dice": dice(rank), "trained": train(rank)}
+        results["gradients"] = {
             accumulate: gradients_of(accumulate, rank, RANKS) for accumulate in (1, 2)
         }
-        found["forgotten"] = forget(rank)  # last, since it ends the collectives
-    torch.save(found, f"{folder}/{rank}.pt")
+        results["forgotten"] = forget(rank)  # last, since it ends the collectives
+    torch.save(results, f"{folder}/{rank}.pt")
     distributed.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
 def of_ranks(tmp_path_factory):
-    """Results of each rank, computed once, since starting the ranks takes longer than their work."""
+    """Results of each rank, computed once: starting the ranks takes longer than their work."""
     folder = tmp_path_factory.mktemp("ranks")
     multiprocessing.spawn(work, (str(folder),), nprocs=RANKS)
     return [torch.load(folder / f"{rank}.pt") for rank in range(RANKS)]
 
 
 def test_several_ranks_train_what_one_trains(of_ranks):
-    first, second = (found["trained"] for found in of_ranks)
+    first, second = (results["trained"] for results in of_ranks)
     for way, (network, accumulate) in WAYS.items():
         one = state_after(loop_of(network, accumulate))
         for part in (first[way], second[way]):
@@ -342,19 +338,19 @@ def test_several_ranks_train_what_one_trains(of_ranks):
             for key in ("model", "optimizer"):
                 torch.testing.assert_close(part["resumed"][key], first[way][key], rtol=0, atol=0)
         torch.testing.assert_close(first[way]["state"], one["state"])
-        rows = torch.cat([part[way]["own"][0]["sum"][0] for part in (first, second)])
+        rows = torch.cat([part[way]["local"][0]["sum"][0] for part in (first, second)])
         assert torch.equal(rows, first[way]["state"]["sum"][0])
 
 
-def test_micro_batches_of_several_ranks_have_the_gradient_of_the_whole_batch(of_ranks):
+def test_micro_batches_of_several_ranks_have_the_gradient_of_the_full_batch(of_ranks):
     expected = gradients_of(1)
-    for accumulate, here in product((1, 2), of_ranks):
-        torch.testing.assert_close(here["gradients"][accumulate], expected)
+    for accumulate, results in product((1, 2), of_ranks):
+        torch.testing.assert_close(results["gradients"][accumulate], expected)
     torch.testing.assert_close(gradients_of(4), expected)
 
 
 def test_a_parameter_without_a_gradient_on_one_rank_is_named(of_ranks):
-    first, second = (found["forgotten"] for found in of_ranks)
+    first, second = (results["forgotten"] for results in of_ranks)
     assert first.startswith(
         "Net: extra got no gradient in a step of rank 0; set unused_parameters = True in its class"
     )

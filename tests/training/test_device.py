@@ -80,7 +80,8 @@ def test_denormals_are_zero_in_a_training_alone_on_every_thread_and_without_a_wa
         "import warnings; warnings.simplefilter('error')\n"
         "import torch\nfrom tespec.training.device import denormals_flushed\nimport numpy as np\n"
         "torch.set_num_threads(2)\ndenormal = torch.tensor([2.0**-130]).expand(2**22)\n"
-        "with denormals_flushed():\n    twice = denormal * 2\n    np.finfo(np.float32)\nassert not twice.any()\n"
+        "with denormals_flushed():\n    twice = denormal * 2\n    np.finfo(np.float32)\n"
+        "assert not twice.any()\n"
         "assert float(torch.tensor([2.0**-130]) * 2)"
     )
     subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, timeout=60, check=True)

@@ -24,7 +24,7 @@ PAPER = finetuning_settings("ddd17", "recurrent", "paper").optimisation
 # paper's appendix, table of implementation settings; values that it omits are from uzh-rpg/RVT,
 # config/general.yaml. Factors of a rate are batch / 256 or / 512.
 PUBLISHED = {
-    # optimizer, batch, peak, first and last learning rate, warm-up as a share, clip, decay, drop
+    # optimizer, batch, peak, first and last learning rate, warm-up as a scale, clip, decay, drop
     # path, patch embedding
     "moby": ("AdamW", 512, 1e-3, 5e-7, 5e-6, 5 / 300, ("norm", 5.0), (0.05, 0.05), 0.2, 1.0),
     "imagenet": (
@@ -121,13 +121,13 @@ def test_weight_decay_spares_what_the_publication_spares(recipe):
     of = {parameter: name for name, parameter in model.named_parameters()}
     trained = {name for parameter, name in of.items() if parameter.requires_grad}
     groups = parameter_groups(model, pretraining_settings(recipe, "paper").optimisation)
-    assert sorted(of[each] for group in groups for each in group["params"]) == sorted(trained)
-    exempt = {of[each] for group in groups if not group["decays"] for each in group["params"]}
+    assert sorted(of[weight] for group in groups for weight in group["params"]) == sorted(trained)
+    exempt = {of[weight] for group in groups if not group["decays"] for weight in group["params"]}
     slow = {
-        of[each]: group["lr_share"]
+        of[weight]: group["lr_share"]
         for group in groups
         if group["lr_share"] != 1
-        for each in group["params"]
+        for weight in group["params"]
     }
     tables = {name for name in trained if "relative_position_bias_table" in name}
     assert bool(tables) == (recipe != "mem-tokenizer")
@@ -151,12 +151,14 @@ class Linear(nn.Module):
 
     def __init__(self, gradients):
         super().__init__()
-        self.patch_embed, self.linear, self.gradients = nn.Linear(2, 2), nn.Linear(2, 2), gradients
+        self.patch_embed = nn.Linear(2, 2)
+        self.linear = nn.Linear(2, 2)
+        self.gradients = gradients
 
     def loss(self, batch, state):
         total = sum(
-            (each * wanted).sum()
-            for each, wanted in zip(self.parameters(), self.gradients, strict=True)
+            (parameter * gradient).sum()
+            for parameter, gradient in zip(self.parameters(), self.gradients, strict=True)
         )
         return {"loss": total}, None
 
@@ -173,46 +175,48 @@ GRADIENTS = [
     torch.full((2, 2), 0.25),
     torch.zeros(2),
 ]
-NORM = torch.cat([each.flatten() for each in GRADIENTS]).norm()
+NORM = torch.cat([gradient.flatten() for gradient in GRADIENTS]).norm()
 
 
 @pytest.mark.parametrize(
     ("rule", "clipped"),
     [
-        (Clip("norm", 2.0), [each * 2.0 / NORM for each in GRADIENTS]),
+        (Clip("norm", 2.0), [gradient * 2.0 / NORM for gradient in GRADIENTS]),
         (Clip("norm", 1e3), GRADIENTS),
         (
             Clip("parameter", 2.0),
-            [each * min(1.0, 2.0 / max(each.norm().item(), 1e-9)) for each in GRADIENTS],
+            [g * min(1.0, 2.0 / max(g.norm().item(), 1e-9)) for g in GRADIENTS],
         ),
-        (Clip("value", 1.0), [each.clamp(-1, 1) for each in GRADIENTS]),
+        (Clip("value", 1.0), [gradient.clamp(-1, 1) for gradient in GRADIENTS]),
         (Clip("none", None), GRADIENTS),
     ],
     ids=str,
 )
 def test_what_reaches_the_optimizer_is_clipped(rule, clipped):
-    loop, seen = loop_of(GRADIENTS, clip=rule), []
+    loop = loop_of(GRADIENTS, clip=rule)
+    clipped_gradients = []
     loop.optimizer.register_step_pre_hook(
-        lambda *_: seen.extend(each.grad.clone() for each in loop.model.parameters())
+        lambda *_: clipped_gradients.extend(p.grad.clone() for p in loop.model.parameters())
     )
     loop.train_step({})
-    torch.testing.assert_close(seen, clipped)
+    torch.testing.assert_close(clipped_gradients, clipped)
 
 
 def test_a_step_takes_each_parameters_own_rate_and_decay():
     """With zero gradients, AdamW only decays: w (1 - lr * decay)."""
     loop = loop_of(
-        [torch.zeros_like(each) for each in GRADIENTS], weight_decay=Decay(0.1, 0.4, ("vectors",))
+        [torch.zeros_like(gradient) for gradient in GRADIENTS],
+        weight_decay=Decay(0.1, 0.4, ("vectors",)),
     )
     loop.step = 4
-    before = {name: each.detach().clone() for name, each in loop.model.named_parameters()}
+    before = {name: weight.detach().clone() for name, weight in loop.model.named_parameters()}
     loop.train_step({})
     rate, decay = learning_rate(loop.settings, 4), weight_decay(loop.settings, 4)
     assert 0.1 < decay < 0.4
     for name, now in loop.model.named_parameters():
-        share = 0.2 if "patch_embed" in name else 1.0
-        kept = 1.0 if name.endswith("bias") else 1 - share * rate * decay
-        torch.testing.assert_close(now.detach(), before[name] * kept)
+        scale = 0.2 if "patch_embed" in name else 1.0
+        remaining = 1.0 if name.endswith("bias") else 1 - scale * rate * decay
+        torch.testing.assert_close(now.detach(), before[name] * remaining)
 
 
 def test_a_rate_for_a_patch_embedding_that_is_not_there_is_refused():
@@ -224,7 +228,7 @@ def test_a_rate_for_a_patch_embedding_that_is_not_there_is_refused():
 
 @pytest.mark.parametrize("task", ["gen1", "1mpx"])
 def test_detection_rates_are_those_of_torch_as_rvt_calls_it(task):
-    """RVT: modules/detection.py. The warm-up of torch ends with the peak, here the peak follows it."""
+    """RVT: modules/detection.py. Torch's warm-up ends with the peak, here the peak follows it."""
     how = finetuning_settings(task, "recurrent", "paper").optimisation
     optimizer = torch.optim.Adam([torch.zeros(1, requires_grad=True)], lr=how.peak_lr)
     schedule = torch.optim.lr_scheduler.OneCycleLR(

@@ -1,4 +1,4 @@
-"""Training steps of every task and objective have losses in float32 and never synchronise with the device.
+"""Training steps of every task and objective: float32 losses, no waiting for the device.
 
 Gradients are the same under bf16 autocast as in float32: in both cases, networks (backbones, and
 modules of other packages) compute in float32 and round their outputs to bf16. What remains is the
@@ -33,7 +33,7 @@ def test_none_is_forgotten():
 
 
 def rounded(tensor):
-    """Round to bf16, as a network does under autocast; outside of autocast, return the rounded numbers in float32."""
+    """Round to bf16, as a network does under autocast; outside of it, return float32."""
     if not tensor.is_floating_point():
         return tensor
     return tensor.bfloat16() if torch.is_autocast_enabled("cpu") else tensor.bfloat16().float()
@@ -44,7 +44,7 @@ def let_round(module, name):
 
     def computed(*args, **kwargs):
         args = tree_map_only(
-            torch.Tensor, lambda each: each.float() if each.dtype == torch.bfloat16 else each, args
+            torch.Tensor, lambda x: x.float() if x.dtype == torch.bfloat16 else x, args
         )
         with torch.autocast("cpu", enabled=False):
             out = original(*args, **kwargs)
@@ -56,7 +56,7 @@ def let_round(module, name):
 
 
 def let_networks_round(module):
-    """Round the outputs of all networks in the module, i.e. of all but this project's losses and heads."""
+    """Round the outputs of all networks in the module: not of the project's losses and heads."""
     for child in module.children():
         if isinstance(child, Backbone):
             for name in ("forward", "embed", "embed_patches", "encode"):
@@ -77,15 +77,16 @@ def gradient(case, autocast):
         losses, _ = model.loss(batch, None)
     assert losses["loss"].dtype == torch.float32
     losses["loss"].backward()
-    found = [each.grad.flatten().double() for each in model.parameters() if each.grad is not None]
-    return losses["loss"].item(), torch.cat(found)
+    gradients = [p.grad.flatten().double() for p in model.parameters() if p.grad is not None]
+    return losses["loss"].item(), torch.cat(gradients)
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_autocast_leaves_gradients_as_they_are(case):
-    (exact, there), (loss, here) = gradient(case, autocast=False), gradient(case, autocast=True)
-    assert there.norm() > 0
-    assert torch.cosine_similarity(here, there, dim=0) > 0.9999
+    exact, expected = gradient(case, autocast=False)
+    loss, gradients = gradient(case, autocast=True)
+    assert expected.norm() > 0
+    assert torch.cosine_similarity(gradients, expected, dim=0) > 0.9999
     assert loss == pytest.approx(exact, rel=1e-4)
 
 
@@ -94,23 +95,23 @@ class Waits(TorchDispatchMode):
 
     def __init__(self):
         super().__init__()
-        self.found = []
+        self.copies = []
 
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         out = operation(*args, **kwargs)
         name = operation.overloadpacket.__name__
-        devices = {each.device.type for each in (out, *args) if isinstance(each, torch.Tensor)}
+        devices = {x.device.type for x in (out, *args) if isinstance(x, torch.Tensor)}
         goes_on = kwargs.get("non_blocking", False) or (
             name == "copy_" and len(args) > 2 and args[2]
         )
         if name in {"_to_copy", "copy_"} and len(devices) > 1 and not goes_on:
-            self.found.append(name)
+            self.copies.append(name)
         return out
 
 
-SEEN = ("tespec", "ecddp", "ecdp", "mem-tokenizer", "detection")
-MARKED = [pytest.param(case, marks=() if case in SEEN else pytest.mark.slow) for case in CASES]
+QUICK = ("tespec", "ecddp", "ecdp", "mem-tokenizer", "detection")
+MARKED = [pytest.param(case, marks=() if case in QUICK else pytest.mark.slow) for case in CASES]
 
 
 @pytest.mark.parametrize("case", MARKED)
@@ -122,10 +123,10 @@ def test_a_step_reads_nothing_from_its_device(case):
     with Waits() as waits:
         for loop.step in range(2):
             losses = loop.train_step(batch)
-    assert waits.found == []
+    assert waits.copies == []
     assert losses["loss"].device == META
     tensors = [*loop.model.state_dict().values(), *tree_leaves(loop.states)]
-    assert all(each.device == META for each in tensors if isinstance(each, torch.Tensor))
+    assert all(tensor.device == META for tensor in tensors if isinstance(tensor, torch.Tensor))
     assert len(loop.optimizer.state) == sum(each.requires_grad for each in loop.model.parameters())
 
 
@@ -134,4 +135,4 @@ def test_what_waits_is_seen():
         torch.zeros(3, device=META).copy_(torch.zeros(3))
         torch.zeros(3).to(META, non_blocking=True)
         torch.zeros(3).to(META)
-    assert waits.found == ["copy_", "_to_copy"]
+    assert waits.copies == ["copy_", "_to_copy"]

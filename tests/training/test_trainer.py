@@ -225,9 +225,14 @@ def test_data_that_fail_are_named(fail, workers, message):
 BATCH = {"x": torch.zeros(250_000)}  # 1 MB
 CHOSEN = [
     # cores, MB of free shared memory, processes, workers
-    (16, 10_000, 1, 8), (6, 10_000, 1, 5), (2, 10_000, 1, 0), (16, 12, 1, 3), (16, 3, 1, 0), (16, 10_000, 4, 3),
+    (16, 10_000, 1, 8),
+    (6, 10_000, 1, 5),
+    (2, 10_000, 1, 0),
+    (16, 12, 1, 3),
+    (16, 3, 1, 0),
+    (16, 10_000, 4, 3),
     (16, 40, 4, 2),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("cores", "free", "processes", "workers"), CHOSEN)
@@ -249,6 +254,6 @@ def test_a_gpu_that_has_to_wait_for_its_batches_is_told_of(monkeypatch, capsys):
     monkeypatch.setattr(
         loading, "DataLoader", lambda steps, **options: [steps[0]] * (options["num_workers"] == 0)
     )
-    for workers, said in ((0, "--workers 0 with a GPU: it waits"), (None, "workers: 0 (2 cores, ")):
+    for workers, said in ((0, "--workers 0: the GPU waits"), (None, "workers: 0 (2 cores, ")):
         assert list(load_batches([BATCH], 0, 1, workers, pin=True)) == [BATCH]
         assert capsys.readouterr().err.startswith(said)
