@@ -16,20 +16,20 @@ from baselines import COUNTS
 from tespec.core.distributed import all_gather_rows, shard_slice
 from tespec.core.errors import UserError
 from tespec.core.settings import (
-    Clip,
     Decay,
     Depth,
+    Fraction,
+    GradientClipping,
     Mask,
     NonNegativeFloat,
     Optimisation,
     PositiveFloat,
     PositiveInt,
     Pretraining,
-    Share,
 )
 from tespec.datasets.images import GREY_DEVIATION, GREY_MEAN
 from tespec.models.backbone import Backbone
-from tespec.models.layers import sent
+from tespec.models.layers import to_device
 from tespec.pretraining.contrast import info_nce
 from tespec.pretraining.mae import Fusion, MaskedDecoder, masked_mse
 from tespec.pretraining.masking import grid_size
@@ -54,7 +54,7 @@ class Cm3aeSettings:
     # initial, learned factor of the cosines; models/mae.py
     logit_scale: PositiveFloat = math.log(1 / 0.07)
     # minimum and maximum fraction of the frame's area in a crop
-    scale: tuple[Share, Share] = (0.2, 1.0)
+    scale: tuple[Fraction, Fraction] = (0.2, 1.0)
     frame_weight: NonNegativeFloat = 4.0  # frame reconstructed from itself
     events_weight: NonNegativeFloat = 0.5  # events reconstructed from themselves
     fused_weight: NonNegativeFloat = 0.5  # frame reconstructed from fused features
@@ -120,7 +120,9 @@ class Cm3ae(PairMethod):
             end_divisor=400,  # to min_lr 1e-6
             steps=990400,  # 200 epochs of 2,535,759 pairs (README.md)
             warmup_steps=49520,  # 10 epochs
-            clip=Clip("parameter", 3.0),  # utils.py, clip_gradients: each parameter separately
+            clip=GradientClipping(
+                "parameter", 3.0
+            ),  # utils.py, clip_gradients: each parameter separately
             weight_decay=Decay(0.04, 0.4, ("vectors",)),  # utils.py, get_params_groups
         ),
         deviations=(
@@ -225,7 +227,7 @@ class Cm3ae(PairMethod):
         total, local = shard_slice(len(histograms))
         draws = torch.rand(2, total, rows * cols)[:, local]
         masks = draw_masks(draws, self.cfg.visible(rows * cols))
-        return [sent(mask.unflatten(1, (rows, cols)), histograms.device) for mask in masks]
+        return [to_device(mask.unflatten(1, (rows, cols)), histograms.device) for mask in masks]
 
 
 def draw_masks(draws: Tensor, visible: int) -> tuple[Tensor, Tensor]:

@@ -14,7 +14,7 @@ from tespec.core.distributed import all_gather_rows
 from tespec.core.errors import UserError
 from tespec.core.settings import PositiveFloat, PositiveInt, Pretraining
 from tespec.models.backbone import Backbone, detach, reset
-from tespec.models.layers import sent
+from tespec.models.layers import to_device
 from tespec.pretraining.contrast import info_nce, projector
 from tespec.pretraining.method import EventMethod, PretrainData, TableRow
 from tespec.pretraining.tespec import Tespec
@@ -82,7 +82,7 @@ class Cpc(EventMethod):
         """Contrast predictions with the latents of later segments (Eq. 4).
 
         Args:
-            batch: "histograms" (B, T, 2 * bins, H, W) uint8 and "fresh" (B,) bool.
+            batch: "histograms" (B, T, 2 * bins, H, W) uint8 and "is_first" (B,) bool.
             state: recurrent state of the backbone.
 
         Returns:
@@ -90,7 +90,7 @@ class Cpc(EventMethod):
         """
         histograms = batch["histograms"]
         lanes, segments = histograms.shape[:2]
-        features, state = self.backbone(histograms, reset(state, batch["fresh"]))
+        features, state = self.backbone(histograms, reset(state, batch["is_first"]))
         contexts = features[-1].movedim(2, -1)  # (B, T, h, w, C)
         single, _ = self.backbone(histograms.flatten(0, 1).unsqueeze(1))
         last = single[-1].squeeze(1).movedim(1, -1)  # (B * T, h, w, C)
@@ -99,7 +99,7 @@ class Cpc(EventMethod):
         for k, predict in enumerate(self.predict, start=1):
             queries = all_gather_rows(predict(contexts[:, :-k].flatten(0, -2)))  # (N, D)
             keys = all_gather_rows(latents[:, k:].flatten(0, -2))
-            drawn = sent(torch.randperm(len(queries))[: self.cfg.places], queries.device)
+            drawn = to_device(torch.randperm(len(queries))[: self.cfg.places], queries.device)
             result = info_nce(queries[drawn], keys[drawn], self.cfg.temperature)
             results.append(torch.stack(result))
         loss, accuracy = torch.stack(results).mean(0)

@@ -20,18 +20,18 @@ from baselines import COUNTS
 from tespec.core.distributed import global_mean
 from tespec.core.errors import UserError
 from tespec.core.settings import (
-    Clip,
     Decay,
     Downsample,
+    Fraction,
+    GradientClipping,
     NonNegativeFloat,
     Optimisation,
     PositiveInt,
     Pretraining,
-    Share,
 )
 from tespec.models.event_swin import EventSwin
-from tespec.models.layers import STRIDE, pad_to, padded_size, sent
-from tespec.pretraining.contrast import ema_update_, momentum_copy, sinkhorn, soft_cross_entropy
+from tespec.models.layers import STRIDE, pad_to, padded_size, to_device
+from tespec.pretraining.contrast import momentum_copy, momentum_update, sinkhorn, soft_cross_entropy
 from tespec.pretraining.dense import TOKEN, DenseNetwork, crop_clusters, random_clusters
 from tespec.pretraining.masking import draw_spread_blocks
 from tespec.pretraining.method import EventMethod, PretrainData, TableRow
@@ -66,13 +66,13 @@ class EcddpSettings:
     small: Side = 96  # px; side of the small crops
     # Minimum and maximum fraction of masked patches in half of the large crops: int(64 * U(0.1,
     # 0.5)) of 144, because n_tokens stays 8 although a crop has 12 x 12 (model/pretrain_model.py).
-    mask_ratio: tuple[Share, Share] = (0.1 * 64 / 144, 0.5 * 64 / 144)
+    mask_ratio: tuple[Fraction, Fraction] = (0.1 * 64 / 144, 0.5 * 64 / 144)
     # The authors divide the patch loss by all large crops, although only half are masked
     # (model/network/loss.py).
     patch_weight: NonNegativeFloat = 0.5
-    momentum: Share = 0.992  # initial momentum of the teacher; rises to 1
+    momentum: Fraction = 0.992  # initial momentum of the teacher; rises to 1
     # Fraction of the training before prototypes are updated; delay_epoch, 1 of 300.
-    frozen_prototypes: Share = 1 / 300
+    frozen_prototypes: Fraction = 1 / 300
 
 
 @METHODS.register_module(name="ecddp")
@@ -125,7 +125,7 @@ class Ecddp(EventMethod):
             # training scenes; drop_last
             steps=37800,
             warmup_steps=1260,  # 10 epochs; warmup_epoch
-            clip=Clip("norm", 3.0),  # max_grad_norm
+            clip=GradientClipping("norm", 3.0),  # max_grad_norm
             # weight_decay and weight_decay_end. Exempt: trainer/pretrain_trainer.py, params_groups;
             # prototypes decay.
             weight_decay=Decay(0.04, 0.4, ("later_vectors",)),
@@ -163,7 +163,7 @@ class Ecddp(EventMethod):
                 head.directions.grad = head.lengths.grad = None
 
     def after_step(self, progress: float) -> None:
-        ema_update_(self.teacher, self.student, self.cfg.momentum, progress)
+        momentum_update(self.teacher, self.student, self.cfg.momentum, progress)
         self.progress.fill_(progress)
 
     def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:
@@ -193,7 +193,7 @@ class Ecddp(EventMethod):
         with torch.no_grad():
             square_out = self.teacher(square)  # (N, C, h, w), N = B * T
             teacher_out = [self.teacher(crops) for crops in large]
-        student_out = list(map(self.student, large, sent(masks, large.device)))
+        student_out = list(map(self.student, large, to_device(masks, large.device)))
         logits = [self.student.image(maps) for maps in student_out]
         logits += [self.student.image(self.student(crops)) for crops in small]
 
@@ -228,9 +228,9 @@ class Ecddp(EventMethod):
         """
         device = student_out[0].device
         # Computed on the CPU, which would wait for the GPU's result of data-dependent size.
-        positions = sent(masks.flatten().nonzero().squeeze(1), device)  # (P,)
+        positions = to_device(masks.flatten().nonzero().squeeze(1), device)  # (P,)
         counts = masks.flatten(2).sum(2).flatten()  # (2 * N,)
-        weights = sent((1 / counts).repeat_interleave(counts), device)  # (P,)
+        weights = to_device((1 / counts).repeat_interleave(counts), device)  # (P,)
         logits = self.student.patch(torch.cat(student_out), positions)
         targets = sinkhorn(self.teacher.patch(torch.cat(teacher_out), positions), self._temperature)
         losses = soft_cross_entropy(logits, targets, STUDENT_TEMPERATURE)

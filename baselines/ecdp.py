@@ -16,22 +16,22 @@ from baselines import COUNTS
 from tespec.core.distributed import all_gather_rows
 from tespec.core.settings import (
     Decay,
+    Fraction,
     NonNegativeFloat,
     Optimisation,
     PositiveFloat,
     PositiveInt,
     Pretraining,
-    Share,
 )
-from tespec.events.store import CLIP
+from tespec.events.store import MAX_COUNT
 from tespec.models.backbone import Backbone
 from tespec.models.layers import in_fp32
 from tespec.pretraining.contrast import (
     Projector,
-    ema_update_,
     global_avg_pool,
     info_nce,
     momentum_copy,
+    momentum_update,
 )
 from tespec.pretraining.method import TableRow
 from tespec.pretraining.teacher import Teacher, TeacherMethod, TeacherSettings
@@ -50,12 +50,12 @@ STD_WINDOW = 1 / 50  # the same in time, as a fraction of the window: 1 ms of 50
 class EcdpSettings(TeacherSettings):
     """Settings of the image network, the views, the contrasts and the alignment."""
 
-    # extract_clip_feature.py: CLIP, ViT-B/32
+    # extract_clip_feature.py: MAX_COUNT, ViT-B/32
     teacher: str = "vit_base_patch32_clip_quickgelu_224.openai"
     # minimum and maximum fraction of the frame's area in a crop; crop_min
-    scale: tuple[Share, Share] = (0.45, 1.0)
+    scale: tuple[Fraction, Fraction] = (0.45, 1.0)
     # maximum shift as a fraction of the shorter side; data/imagenet_dataset.py
-    shift: Share = 20 / 224
+    shift: Fraction = 20 / 224
     hidden: PositiveInt = 4096  # width of the heads
     out: PositiveInt = 256  # embedding width
     # of the softmax over products of event views; temp_event
@@ -70,7 +70,7 @@ class EcdpSettings(TeacherSettings):
     # pairs that are aligned together, those of a GPU; ours_pretraining_base.yml
     alignment_group: PositiveInt = 64
     # initial momentum of the momentum encoder; moco_m, rises to 1 (trainer/pr_trainer.py)
-    momentum: Share = 0.99
+    momentum: Fraction = 0.99
 
 
 @METHODS.register_module(name="ecdp")
@@ -206,8 +206,8 @@ class Ecdp(TeacherMethod):
         }, None
 
     def after_step(self, progress: float) -> None:
-        ema_update_(self.momentum_backbone, self.backbone, self.cfg.momentum, progress)
-        ema_update_(self.momentum_head, self.event_head, self.cfg.momentum, progress)
+        momentum_update(self.momentum_backbone, self.backbone, self.cfg.momentum, progress)
+        momentum_update(self.momentum_head, self.event_head, self.cfg.momentum, progress)
 
 
 def mlp(*widths: int) -> Projector:
@@ -298,4 +298,4 @@ def with_correlated_events(
     new_bins, new_rows, new_columns = (positions + offsets).clip(0, last).astype(np.int64)
     total = counts.astype(np.int64)
     np.add.at(total, (planes // bins * bins + new_bins, new_rows, new_columns), 1)
-    return total.clip(max=CLIP).astype(np.uint8)[None]
+    return total.clip(max=MAX_COUNT).astype(np.uint8)[None]

@@ -20,21 +20,28 @@ from typing_extensions import Self
 
 from tespec.core.distributed import shard_slice
 from tespec.core.errors import UserError
-from tespec.core.settings import Clip, Decay, NonNegativeFloat, Optimisation, Pretraining, Share
+from tespec.core.settings import (
+    Decay,
+    Fraction,
+    GradientClipping,
+    NonNegativeFloat,
+    Optimisation,
+    Pretraining,
+)
 from tespec.datasets.images import (
     DEVIATION,
     GREY_DEVIATION,
     GREY_MEAN,
     MEAN,
-    ViewOf,
-    as_input,
+    ViewTransform,
+    normalise,
     seeded,
 )
 from tespec.models.backbone import Backbone
 from tespec.models.layers import in_fp32
 from tespec.pretraining.contrast import pooled
 from tespec.pretraining.data import PretrainData
-from tespec.pretraining.method import ImageMethod, TableRow, ViewSettings
+from tespec.pretraining.method import CropSettings, ImageMethod, TableRow
 from tespec.registry import METHODS
 
 IMAGENET_CLASSES = 1000  # assumed without data
@@ -54,12 +61,12 @@ def posterize(image: Image.Image, bits: int, **_: Any) -> Image.Image:
 
 
 @dataclass(frozen=True)
-class ImagenetSettings(ViewSettings):
+class ImagenetSettings(CropSettings):
     """Settings of the crop and the loss; values from config.py, AUG and LABEL_SMOOTHING."""
 
-    smoothing: Share = 0.1  # label smoothing
+    smoothing: Fraction = 0.1  # label smoothing
     augment: str = "rand-m9-mstd0.5-inc1"  # timm's RandAugment
-    erasing: Share = 0.25  # probability of random erasing
+    erasing: Fraction = 0.25  # probability of random erasing
     mixup: NonNegativeFloat = 0.8  # alpha; mixup or cutmix is chosen at random
     cutmix: NonNegativeFloat = 1.0
 
@@ -111,7 +118,7 @@ class Imagenet(ImageMethod):
             end_divisor=100,  # to 1e-5; config.py, MIN_LR
             steps=375_300,  # 300 epochs of 1,251 complete batches; config.py
             warmup_steps=25_020,  # 20 epochs; config.py
-            clip=Clip("norm", 5.0),  # config.py, CLIP_GRAD
+            clip=GradientClipping("norm", 5.0),  # config.py, CLIP_GRAD
             # 0.05: config.py. Exempt: optimizer.py, and models/swin_transformer.py,
             # no_weight_decay_keywords.
             weight_decay=Decay(0.05, 0.05, ("vectors", "positions")),
@@ -147,7 +154,7 @@ class Imagenet(ImageMethod):
         return cls(cfg, cls.new_backbone(settings, data), classes)
 
     @classmethod
-    def views(cls, cfg: ImagenetSettings, training: bool = True) -> tuple[ViewOf]:
+    def views(cls, cfg: ImagenetSettings, training: bool = True) -> tuple[ViewTransform]:
         """Return the transform of data/build.py, with timm's RandAugment.
 
         Args:
@@ -180,7 +187,7 @@ class Imagenet(ImageMethod):
         Returns:
             "loss", and "accuracy", in which a mixed image counts by its larger part; and None.
         """
-        images = as_input(batch["views"]).squeeze(1)  # (B, C, H, W)
+        images = normalise(batch["views"]).squeeze(1)  # (B, C, H, W)
         targets = batch["labels"]  # (B,), or (B, classes) if images are mixed
         if self.training and (self.cfg.mixup or self.cfg.cutmix):
             images, targets = self.mix(images, targets)

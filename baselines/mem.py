@@ -21,15 +21,15 @@ from baselines.mem_tokenizer import (
 from tespec.core.distributed import all_reduce_sum, global_mean
 from tespec.core.settings import (
     Augmentation,
-    Clip,
     Decay,
+    GradientClipping,
     Optimisation,
+    PositiveFraction,
     PositiveInt,
     Pretraining,
-    SomeShare,
 )
 from tespec.models.backbone import Backbone, detach, reset
-from tespec.models.layers import in_fp32, pad_to, sent
+from tespec.models.layers import in_fp32, pad_to, to_device
 from tespec.pretraining.masking import MaskPatch, PatchTokens, draw_blocks, grid_size
 from tespec.pretraining.method import EventMethod, TableRow
 from tespec.pretraining.tokens import perplexity, usage
@@ -52,7 +52,7 @@ class MemSettings:
     """Settings of masks, of the features that predict tokens, and of the tokenizer."""
 
     # fraction of masked patches; configs/nimagenet.conf, num_mask_patches 98 of 14 x 14
-    ratio: SomeShare = 0.5
+    ratio: PositiveFraction = 0.5
     # Minimum area of a block in patches; the maximum is all that is left to mask.
     # mem/run_mem_pretraining.py, min_mask_patches_per_block.
     smallest_block: PositiveInt = 16
@@ -144,7 +144,7 @@ class Mem(EventMethod):
             end_divisor=7.5,  # to 1e-5
             steps=750_600,  # 300 pt_epochs of ImageNet's 1.28 million images
             warmup_steps=1000,  # pt_warmup_steps
-            clip=Clip("norm", 1.0),  # pt_grad_clip
+            clip=GradientClipping("norm", 1.0),  # pt_grad_clip
             betas=(0.9, 0.95),  # mem/optim_factory.py, as are the exemptions from decay
             weight_decay=Decay(0.05, 0.05, ("vectors",)),
         ),
@@ -168,7 +168,7 @@ class Mem(EventMethod):
         """Predict the tokens of masked patches from the visible ones.
 
         Args:
-            batch: "histograms" (B, T, 2 * bins, H, W) uint8 and "fresh" (B,) bool.
+            batch: "histograms" (B, T, 2 * bins, H, W) uint8 and "is_first" (B,) bool.
             state: recurrent state of the backbone.
 
         Returns:
@@ -189,14 +189,14 @@ class Mem(EventMethod):
         lanes, segments = histograms.shape[:2]
         rows, columns = grid_size(histograms.shape[-2:], tokenizer.unit)
         blocks = draw_blocks(lanes, rows, columns, cfg.ratio, cfg.smallest_block)
-        mask = sent(blocks, histograms.device)  # (B, rows, columns)
-        state = reset(state, batch["fresh"])
+        mask = to_device(blocks, histograms.device)  # (B, rows, columns)
+        state = reset(state, batch["is_first"])
         features, state = self.mask_patch.encode(self.backbone, histograms, mask, state)
         # All segments have the same mask; padding is never masked. The positions are computed on
         # the CPU, which would wait for the GPU's result of data-dependent size.
         masked = pad_to(blocks, (tokens.shape[1], tokens.shape[2]))
         masked = masked.repeat_interleave(segments, dim=0)  # (B * T, h, w)
-        positions = sent(masked.flatten().nonzero().squeeze(1), histograms.device)  # (P,)
+        positions = to_device(masked.flatten().nonzero().squeeze(1), histograms.device)  # (P,)
         logits = self.head(features, positions)  # (P, tokens)
         targets = tokens.flatten().index_select(0, positions)
 

@@ -16,18 +16,18 @@ from torch.nn.functional import log_softmax
 
 from baselines import COUNTS
 from tespec.core.distributed import all_reduce_sum, global_mean
-from tespec.core.progress import say
+from tespec.core.progress import log
 from tespec.core.settings import (
     Augmentation,
-    Clip,
     Depth,
     Downsample,
+    Fraction,
+    GradientClipping,
     NonNegativeFloat,
     Optimisation,
     PositiveFloat,
     PositiveInt,
     Pretraining,
-    Share,
 )
 from tespec.models.layers import crop, in_fp32, pad_to, padded_size
 from tespec.pretraining.method import EventMethod, PretrainData, TableRow
@@ -62,7 +62,7 @@ class TokenizerSettings:
     # exponent of normalised counts; below 1 amplifies low counts; gammatrafo 0
     gamma: PositiveFloat = 1.0
     # maximum shift as a fraction of the shorter side; mem/datasets.py, frames of 256 px
-    shift: Share = 8 / 256
+    shift: Fraction = 8 / 256
     # Of the softmax over tokens, initial and minimum; eventvae/train_vae.py, starting_temp and
     # temp_min.
     temperature: tuple[PositiveFloat, PositiveFloat] = (1.0, 0.5)
@@ -192,7 +192,7 @@ class MemTokenizer(EventMethod):
             schedule="exponential",
             end_divisor=0.999**-100,  # vae_lr_decay in each of 100 epochs
             steps=333_600,  # 100 vae_epochs of ImageNet's 1.28 million images
-            clip=Clip("norm", 0.01),  # vae_grad_clip
+            clip=GradientClipping("norm", 0.01),  # vae_grad_clip
         ),
         augmentation=Augmentation(flip=0.5),  # mem/datasets.py, Aug_FlipEvsAlongX
         deviations=(
@@ -283,7 +283,7 @@ class MemTokenizer(EventMethod):
         in_use = perplexity(means["usage"]).item()
         if in_use < COLLAPSED:
             used = f"{in_use:.2f} of {self.cfg.tokens:,} tokens are in use on validation data"
-            say(f"the tokenizer collapsed: {used}")
+            log(f"the tokenizer collapsed: {used}")
         return {
             "loss": means["loss"].item(),
             "perplexity": in_use,

@@ -18,24 +18,24 @@ from torchvision.transforms import v2
 from tespec.core.distributed import all_gather_rows
 from tespec.core.errors import UserError
 from tespec.core.settings import (
-    Clip,
     Decay,
+    Fraction,
+    GradientClipping,
     Optimisation,
     PositiveFloat,
     PositiveInt,
     Pretraining,
-    Share,
 )
-from tespec.datasets.images import ViewOf, as_input
+from tespec.datasets.images import ViewTransform, normalise
 from tespec.models.backbone import Backbone
 from tespec.pretraining.contrast import (
-    ema_update_,
     global_avg_pool,
     info_nce,
     momentum_copy,
+    momentum_update,
     projector,
 )
-from tespec.pretraining.method import ImageMethod, PretrainData, TableRow, ViewSettings
+from tespec.pretraining.method import CropSettings, ImageMethod, PretrainData, TableRow
 from tespec.registry import METHODS
 
 
@@ -44,7 +44,7 @@ def blurred(image: Image.Image) -> Image.Image:
     return image.filter(ImageFilter.GaussianBlur(random.uniform(0.1, 2.0)))
 
 
-def byol_transform(cfg: ViewSettings, blur: float, solarise: float) -> ViewOf:
+def byol_transform(cfg: CropSettings, blur: float, solarise: float) -> ViewTransform:
     """Compose BYOL's random transform of an image (data/build.py).
 
     Args:
@@ -70,14 +70,14 @@ def byol_transform(cfg: ViewSettings, blur: float, solarise: float) -> ViewOf:
 
 
 @dataclass(frozen=True)
-class MobySettings(ViewSettings):
+class MobySettings(CropSettings):
     """Settings of views and contrast; defaults of moby_main.py and config.py."""
 
     hidden: PositiveInt = 4096  # width of projectors and predictor
     out: PositiveInt = 256  # embedding width
     queue: PositiveInt = 4096  # negatives: past keys of either view
     temperature: PositiveFloat = 0.2  # of the softmax over cosines
-    momentum: Share = 0.99  # initial momentum of the momentum encoder; rises to 1
+    momentum: Fraction = 0.99  # initial momentum of the momentum encoder; rises to 1
 
 
 @METHODS.register_module(name="moby")
@@ -116,7 +116,7 @@ class Moby(ImageMethod):
             end_divisor=200,  # to 5e-6; config.py, MIN_LR
             steps=750_600,  # 300 epochs of 2,502 complete batches; configs/moby_swin_tiny.yaml
             warmup_steps=12_510,  # 5 epochs; configs/moby_swin_tiny.yaml
-            clip=Clip("norm", 5.0),  # config.py, CLIP_GRAD; moby_main.py
+            clip=GradientClipping("norm", 5.0),  # config.py, CLIP_GRAD; moby_main.py
             # 0.05: configs/moby_swin_tiny.yaml. Exempt: microsoft/Swin-Transformer, optimizer.py:
             # vectors and parameters that the network names; models/moby.py names none, so its
             # position bias tables decay.
@@ -150,7 +150,7 @@ class Moby(ImageMethod):
         Returns:
             "loss", the sum over both directions, and "found", the accuracy of the matches.
         """
-        x_a, x_b = as_input(batch["views"]).split(1, dim=1)  # (B, 1, C, H, W) float32
+        x_a, x_b = normalise(batch["views"]).split(1, dim=1)  # (B, 1, C, H, W) float32
         query_a = self._query(x_a)  # (B, D)
         query_b = self._query(x_b)
         key_a = self._key(x_a)
@@ -178,12 +178,12 @@ class Moby(ImageMethod):
         self.queue_ptr.copy_((self.queue_ptr + keys.shape[1]) % self.cfg.queue)
 
     def after_step(self, progress: float) -> None:
-        ema_update_(self.momentum_backbone, self.backbone, self.cfg.momentum, progress)
-        ema_update_(self.momentum_norm, self.norm, self.cfg.momentum, progress)
-        ema_update_(self.momentum_projector, self.projector, self.cfg.momentum, progress)
+        momentum_update(self.momentum_backbone, self.backbone, self.cfg.momentum, progress)
+        momentum_update(self.momentum_norm, self.norm, self.cfg.momentum, progress)
+        momentum_update(self.momentum_projector, self.projector, self.cfg.momentum, progress)
 
     @classmethod
-    def views(cls, cfg: MobySettings, training: bool = True) -> tuple[ViewOf, ViewOf]:
+    def views(cls, cfg: MobySettings, training: bool = True) -> tuple[ViewTransform, ViewTransform]:
         # random in validation too, where equal views would match trivially
         return byol_transform(cfg, 1.0, 0.0), byol_transform(cfg, 0.1, 0.2)
 

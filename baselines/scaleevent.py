@@ -8,13 +8,13 @@ from torch.nn.functional import avg_pool2d, interpolate, normalize
 from baselines import COUNTS
 from tespec.core.distributed import global_mean
 from tespec.core.settings import (
-    Clip,
     Decay,
+    Fraction,
+    GradientClipping,
     NonNegativeFloat,
     Optimisation,
     PositiveInt,
     Pretraining,
-    Share,
 )
 from tespec.models.backbone import Backbone
 from tespec.models.layers import in_fp32, pad_to
@@ -29,7 +29,7 @@ class ScaleEventSettings(TeacherSettings):
 
     teacher: str = "vit_small_patch16_dinov3.lvd1689m"  # models/build_distill_model.py: DINOv3
     activation: PositiveInt = 64  # minimum number of events in an active token; tau of Eq. 2
-    alike: Share = 0.1  # pairs of image tokens with a higher cosine are compared
+    alike: Fraction = 0.1  # pairs of image tokens with a higher cosine are compared
     plain_weight: NonNegativeFloat = 1.0  # of the distance between features
     intra_weight: NonNegativeFloat = 10.0  # of event-event similarities; lambda_is
     cross_weight: NonNegativeFloat = 4.0  # of event-image similarities; lambda_cs
@@ -76,7 +76,7 @@ class ScaleEvent(TeacherMethod):
             peak_lr=5.0e-4,  # from random weights; 5e-6 from the teacher's
             steps=12500,  # 10 epochs of 100,000 pairs (paper)
             warmup_steps=625,
-            clip=Clip("norm", 0.1),
+            clip=GradientClipping("norm", 0.1),
             weight_decay=Decay(1.0e-4, 1.0e-4, ()),  # all parameters
         ),
         deviations=(

@@ -36,12 +36,12 @@ from tespec.core.errors import UserError, one_line
 from tespec.core.paths import RESULTS
 from tespec.models.backbone import execute
 from tespec.pretraining.method import new_network, open_pretraining
-from tespec.runs.cost import input_of
+from tespec.runs.cost import input_size
 from tespec.runs.data import Data, settings_of
 from tespec.sample import make_world
 from tespec.tasks import build_task, find_task
-from tespec.tasks.base import fresh_backbone
-from tespec.training.device import be_deterministic, choose_device, describe
+from tespec.tasks.base import random_backbone
+from tespec.training.device import choose_device, describe, use_deterministic_algorithms
 from tespec.training.trainer import Trainer
 
 TRAININGS = (*names("tasks"), "tespec")
@@ -180,17 +180,17 @@ def step(
     settings: Any
     if name == "tespec":
         settings = pretraining_settings(name, profile, changes)
-        data = open_pretraining(settings, None, input_of(settings, "1mpx"))
+        data = open_pretraining(settings, None, input_size(settings, "1mpx"))
         network = new_network(settings, data)
         batch = data.blank_batch(settings.batch_size, device)
     else:
         settings = finetuning_settings(name, "recurrent", profile, changes)
-        size = input_of(settings, name)
+        size = input_size(settings, name)
         task = find_task(settings)
-        network = task.network(settings, fresh_backbone(settings, size))
+        network = task.network(settings, random_backbone(settings, size))
         batch = task.blank_batch(settings, size, settings.batch_size, device)
     batch["histograms"].random_(0, 3)
-    be_deterministic(False, device)
+    use_deterministic_algorithms(False, device)
     execute(network, compiled=compiled, fast=device.type == "cuda")  # the default of a run
     no_data: Any = []  # each step gets its batch as an argument
     optimisation = replace(settings.optimisation, precision=precision)

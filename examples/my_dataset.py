@@ -5,7 +5,7 @@ from pathlib import Path
 from tespec.core.config import add_file
 from tespec.core.errors import UserError
 from tespec.datasets.base import LabelledDataset, RecordingFiles
-from tespec.datasets.labels import MaskFiles, mask_names, read_stamps
+from tespec.datasets.labels import MaskFiles, mask_names, read_label_times
 from tespec.datasets.sources import EventSource
 from tespec.events.histogram import Region
 from tespec.registry import DATASETS
@@ -31,7 +31,7 @@ class Drives(LabelledDataset):
     def find(self, split, name):
         """Files of one drive."""
         folder = self.root / split / name
-        source = EventSource(self.locate([folder / "events.dat"], split), self.given_sensor)
+        source = EventSource(self.locate([folder / "events.dat"], split), self.user_sensor)
         return RecordingFiles(name, split, source, (folder / "masks", folder / "times.txt"))
 
     def open(self, files):
@@ -39,7 +39,7 @@ class Drives(LabelledDataset):
         facts = files.source.facts  # sensor size, first and last time, number of events
         masks, stamps = files.label_files
         names = mask_names(masks)
-        times = read_stamps(stamps)  # (K,) us
+        times = read_label_times(stamps)  # (K,) us
         if len(times) != len(names):
             raise UserError(
                 stamps, f"contains {len(times)} times for {len(names)} masks", "copy both again"
@@ -47,4 +47,4 @@ class Drives(LabelledDataset):
         labels = MaskFiles(masks, tuple(names.values()))
         region = Region(facts.height, facts.width)
         begin = min(facts.t_first, int(times[0]) - 1)
-        return self.labelled(files, region, labels, times, begin)
+        return self.labelled_recording(files, region, labels, times, begin)

@@ -7,9 +7,9 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch.nn.functional import cosine_similarity
 
-from tespec.core.settings import Downsample, Optimisation, PositiveInt, Pretraining, Share
+from tespec.core.settings import Downsample, Fraction, Optimisation, PositiveInt, Pretraining
 from tespec.models.layers import in_fp32
-from tespec.pretraining.contrast import ema_update_, global_avg_pool, momentum_copy, projector
+from tespec.pretraining.contrast import global_avg_pool, momentum_copy, momentum_update, projector
 from tespec.pretraining.method import EventMethod, TableRow
 from tespec.pretraining.views import random_views
 from tespec.registry import METHODS
@@ -19,8 +19,8 @@ from tespec.registry import METHODS
 class BYOLSettings:
     hidden: PositiveInt = 4096  # width of projector and predictor
     out: PositiveInt = 256  # embedding width
-    scale: tuple[Share, Share] = (0.08, 1.0)  # minimum and maximum area of a crop
-    momentum: Share = 0.99  # initial momentum of the momentum encoder; rises to 1
+    scale: tuple[Fraction, Fraction] = (0.08, 1.0)  # minimum and maximum area of a crop
+    momentum: Fraction = 0.99  # initial momentum of the momentum encoder; rises to 1
 
 
 @METHODS.register_module(name="byol")
@@ -61,8 +61,8 @@ class BYOL(EventMethod):
         return {"loss": cosine_loss(pred_a, target_b) + cosine_loss(pred_b, target_a)}, None
 
     def after_step(self, progress):
-        ema_update_(self.momentum_backbone, self.backbone, self.cfg.momentum, progress)
-        ema_update_(self.momentum_projector, self.projector, self.cfg.momentum, progress)
+        momentum_update(self.momentum_backbone, self.backbone, self.cfg.momentum, progress)
+        momentum_update(self.momentum_projector, self.projector, self.cfg.momentum, progress)
 
 
 @in_fp32

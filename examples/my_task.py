@@ -30,7 +30,7 @@ class CountingNetwork(Network):
         classes = torch.arange(self.head.out_features, device=batch["boxes"].device)
         counts = (batch["boxes"][..., :1] == classes).sum(1)
         predicted = self.outputs(
-            select_labelled(features, batch["label_place"]), batch["histograms"].shape[-2:]
+            select_labelled(features, batch["label_position"]), batch["histograms"].shape[-2:]
         )
         return {"loss": global_mean((predicted - counts).abs().sum(), counts.numel())}
 

@@ -18,15 +18,15 @@ from tespec.core.errors import UserError
 from tespec.core.settings import Finetuning, HistogramSpec, Size, build, parse_size
 from tespec.datasets.archive import source_of
 from tespec.datasets.base import RecordingFiles
-from tespec.datasets.folder import find_recordings, name_of
+from tespec.datasets.folder import find_recordings, recording_name
 from tespec.datasets.recording import LabelledRecording, Recording, fixed_windows
-from tespec.models.backbone import Backbone, resized
+from tespec.models.backbone import Backbone, resize_backbone
 from tespec.models.layers import padded_size
 from tespec.tasks import find_task
-from tespec.tasks.base import Network, Task, features_player, fresh_backbone, open_dataset
-from tespec.tasks.play import Player, play
+from tespec.tasks.base import Network, Task, features_player, open_dataset, random_backbone
+from tespec.tasks.play import Predictor, play
 from tespec.weights.files import problem_of, read_recipe, read_tensors
-from tespec.weights.load import BESIDE, histograms_of, read_backbone
+from tespec.weights.load import EXTRA_FIELDS, histograms_of, read_backbone
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -94,7 +94,7 @@ class TrainedNetwork(NamedTuple):
     settings: Finetuning
     spec: HistogramSpec
 
-    def player(self, size: Size) -> Player:
+    def player(self, size: Size) -> Predictor:
         """Return the network as it is scored, for histograms of `size` (H, W) in px."""
         model = for_size(self.model, size)
         return self.task.player(
@@ -117,7 +117,9 @@ def settings_of(recipe: Mapping[str, Any], where: object) -> Finetuning:
             where, "contains no network with a task head", "use a model.safetensors of `tespec run`"
         )
     return build(
-        Finetuning, {key: value for key, value in recipe.items() if key not in BESIDE}, str(where)
+        Finetuning,
+        {key: value for key, value in recipe.items() if key not in EXTRA_FIELDS},
+        str(where),
     )
 
 
@@ -128,7 +130,7 @@ def load_trained(path: Path) -> TrainedNetwork:
     spec = histograms_of(recipe, path)
     _require_bins(spec, settings.bins, path)
     task = find_task(settings)
-    model = task.network(settings, fresh_backbone(settings, spec.size))
+    model = task.network(settings, random_backbone(settings, spec.size))
     expected = model.state_dict()
     for name, tensor in expected.items():
         if problem := problem_of(tensors.get(name), tensor):
@@ -223,7 +225,7 @@ def for_size(network: Any, size: Size) -> Any:
     if backbone.img_size == padded:
         return network
     # In the copy of the complete network, the resized backbone replaces the original.
-    return copy.deepcopy(network, {id(backbone): resized(backbone, padded)})
+    return copy.deepcopy(network, {id(backbone): resize_backbone(backbone, padded)})
 
 
 class Prediction(NamedTuple):
@@ -410,7 +412,7 @@ def find(
             name, "no such recording", f"use a path, or one of {known}" if known else "use a path"
         )
     source = source_of(paths[0], parse_size(sensor_px) if sensor_px else None)
-    title = name_of(path, paths[0])
+    title = recording_name(path, paths[0])
     recording = fixed_windows(title, source, spec.window_ms, spec.downsample, at_least_one=True)
     if not len(recording):
         raise UserError(

@@ -16,7 +16,7 @@ from matplotlib.ticker import LogLocator
 from numpy.typing import NDArray
 
 from tespec.core.boxes import Boxes
-from tespec.core.files import whole_file
+from tespec.core.files import atomic_write
 from tespec.metrics.segmentation import IGNORE
 
 Colour = tuple[float, float, float]
@@ -106,7 +106,7 @@ def save_figure(figure: Figure, path: Path, dpi: int) -> None:
         path: file to write.
         dpi: px per inch.
     """
-    with whole_file(path) as unfinished:
+    with atomic_write(path) as unfinished:
         figure.savefig(unfinished, dpi=dpi, format="png", metadata={"Software": None})
 
 

@@ -13,7 +13,7 @@ from baselines.moby import Moby
 from baselines.scaleevent import ScaleEvent
 from tespec.core.config import pretraining_settings
 from tespec.models import build_backbone
-from tespec.pretraining.method import own_settings
+from tespec.pretraining.method import method_settings
 from tespec.pretraining.teacher import Teacher
 from tespec.pretraining.tespec import Tespec
 from tespec.tasks.depth import DepthHead, DepthModel
@@ -31,7 +31,7 @@ def backbone(recurrent=False, channels=None, seed=0, arch="swin_micro"):
 def own(objective, profile="paper", **changes):
     """Settings of an objective in a profile, with changes; also seeds torch."""
     torch.manual_seed(0)
-    return own_settings(pretraining_settings(objective, profile).objective | changes)
+    return method_settings(pretraining_settings(objective, profile).objective | changes)
 
 
 def histograms(lanes=2, segments=3, seed=0):
@@ -40,11 +40,14 @@ def histograms(lanes=2, segments=3, seed=0):
 
 
 def events(lanes=2, segments=3):
-    return {"histograms": histograms(lanes, segments), "fresh": torch.ones(lanes, dtype=torch.bool)}
+    return {
+        "histograms": histograms(lanes, segments),
+        "is_first": torch.ones(lanes, dtype=torch.bool),
+    }
 
 
 def labelled(**labels):
-    return events() | {"label_place": torch.tensor([(0, 1), (0, 2), (1, 0)])} | labels
+    return events() | {"label_position": torch.tensor([(0, 1), (0, 2), (1, 0)])} | labels
 
 
 def views(count=2, lanes=8):

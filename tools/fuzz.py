@@ -364,8 +364,8 @@ def read_backbone(path: Path) -> None:
 
 def write_network(path: Path) -> None:
     settings = config.finetuning_settings("gen1", "feedforward", "smoke")
-    network = find_task(settings).network(settings, base.fresh_backbone(settings, (32, 32)))
-    histograms = asdict(HistogramSpec.of(settings, (32, 32), 50.0))
+    network = find_task(settings).network(settings, base.random_backbone(settings, (32, 32)))
+    histograms = asdict(HistogramSpec.from_settings(settings, (32, 32), 50.0))
     recipe = config.as_facts(settings) | {load.HISTOGRAMS: histograms}
     files.write_weights(path, network.state_dict(), recipe)
 
@@ -377,7 +377,7 @@ def write_run(folder: Path) -> None:
 
 
 def read_run(run: Path) -> None:
-    path, damaged = checkpoint.newest_whole(run)
+    path, damaged = checkpoint.newest_complete(run)
     if path is None:
         raise UserError(run, f"{damaged} damaged", "resume from another one")
     checkpoint.read_checkpoint(path, "a")

@@ -37,7 +37,7 @@ from tespec.core.files import write_all
 from tespec.runs import train as training
 from tespec.runs.run import locked
 from tespec.runs.setup import Setup
-from tespec.training.checkpoint import clear
+from tespec.training.checkpoint import remove_checkpoints
 from tespec.training.loading import MicroBatches
 from tespec.weights.files import write_weights
 
@@ -95,7 +95,7 @@ def run_once(folder: Path, workers: int = 0) -> None:
             trained = training.train(run, model, MicroBatches([SmallSteps()]))
             write_weights(run.folder / "model.safetensors", model.state_dict(), {})
             write_all({folder / "curve.json": json.dumps(trained.curve)})
-        clear(run.folder)
+        remove_checkpoints(run.folder)
 
 
 def outcome(folder: Path) -> tuple[str, dict[str, list[float]], set[str]]:

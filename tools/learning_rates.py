@@ -26,7 +26,7 @@ from tespec.registry import pretrained_methods
 from tespec.runs.data import SAMPLE, Data, find_unlabelled
 from tespec.runs.pretrain import pretrain
 from tespec.runs.setup import Setup
-from tespec.training.device import denormals_flushed
+from tespec.training.device import flush_denormals
 
 PROFILE = "sample"
 RATES = (2.5e-4, 1.0e-3)
@@ -90,7 +90,7 @@ def measure(
     changes = (f"optimisation.steps={steps}", f"optimisation.warmup_steps={steps // 20}")
     settings = pretraining_settings(method, PROFILE, [*changes, f"optimisation.peak_lr={rate}"])
     if world is None:
-        data = find_unlabelled(settings.dataset, Path(SAMPLE)).made()
+        data = find_unlabelled(settings.dataset, Path(SAMPLE)).generate()
     else:
         data = Data(world / settings.dataset, SAMPLE)
     setup = Setup(device="cpu", threads=1, results=work / "results", runs=work / "runs")
@@ -126,7 +126,7 @@ def main(
         table = read(out)
         if (table[list(cell)] == list(cell.values())).all(axis=1).any():
             continue
-        with denormals_flushed():
+        with flush_denormals():
             loss, rank = measure(method, rate, steps, world, work)
         table = read(out)  # another process may have added rows
         table = table[(table["method"] != method) | (table["peak_lr"] != rate)]

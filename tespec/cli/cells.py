@@ -25,7 +25,7 @@ from tespec.core.errors import UserError
 from tespec.core.settings import Pretraining
 from tespec.pretraining.method import Method, find_method
 from tespec.registry import METHODS
-from tespec.runs.cost import estimate_training, input_of
+from tespec.runs.cost import estimate_training, input_size
 from tespec.runs.data import Data, find_data, find_unlabelled, settings_of
 from tespec.runs.finetune import CellSpec, finetune
 from tespec.runs.pretrain import identity_of, pretrain
@@ -34,7 +34,7 @@ from tespec.runs.required import required_network
 from tespec.runs.run import WEIGHTS
 from tespec.runs.setup import Setup
 from tespec.runs.train import require_trainable
-from tespec.training.device import choose_device, denormals_flushed, launched
+from tespec.training.device import choose_device, flush_denormals, launched
 from tespec.weights.files import read_recipe
 from tespec.weights.load import fetch
 
@@ -112,11 +112,11 @@ def run_seeds(
         given: arguments of the command line, for the record.
     """
     profile = spec.settings.profile if cell.training.profile else None
-    with launched(spec.setup.launcher, spec.setup.device), denormals_flushed():
+    with launched(spec.setup.launcher, spec.setup.device), flush_denormals():
         setup = resolve_setup(spec.setup, given, profile)
         spec.check_weights()  # before data is generated
         spec.validate()
-        spec.data.made()
+        spec.data.generate()
         for seed in cell.seeds:
             record = measure(replace(spec, seed=seed, setup=setup))
             if is_first():
@@ -144,7 +144,7 @@ def print_cost(cell: CellOptions, setup: Setup) -> None:
     spec = build_spec(cell, setup)
     spec.validate(planned=True)
     settings = spec.resolve_settings()
-    size = input_of(settings, settings.task, spec.data.sensor(settings.sensor))
+    size = input_size(settings, settings.task, spec.data.sensor(settings.sensor))
     estimate = estimate_training(settings, size, freeze=spec.freeze)
     print(estimate.report(spec.data.title, setup, cell.training.gpus))
     if spec.pretrains and spec.data.is_sample:
@@ -172,7 +172,7 @@ def draw_predictions(prediction: PredictOptions, cell: CellOptions, setup: Setup
     root = None
     if cell.data or not Path(prediction.predict).exists():
         settings = inference.settings_of(read_recipe(model), model)
-        root = find_data(settings.task, cell.data, settings.profile).made().root
+        root = find_data(settings.task, cell.data, settings.profile).generate().root
     out: Any = prediction.out
     windows, labelled, figure = inference.predict(
         model,
@@ -274,11 +274,11 @@ def run_pretraining(
         profile: given by the user; its number of threads is the default.
         skip_damaged: skip recordings that cannot be read.
     """
-    with launched(setup.launcher, setup.device), denormals_flushed():
+    with launched(setup.launcher, setup.device), flush_denormals():
         setup = resolve_setup(setup, given, profile)
         require_trainable(settings, setup)  # before data is generated
         result = pretrain(
-            settings.name, settings, data.made(), seed, setup, skip_damaged=skip_damaged
+            settings.name, settings, data.generate(), seed, setup, skip_damaged=skip_damaged
         )
         if is_first():
             print(f"validation: {format_metrics(result.record.metrics, 4)}")
@@ -297,7 +297,7 @@ def print_pretraining_cost(settings: Pretraining, data: Data, setup: Setup, gpus
         gpus: number of GPUs among which a batch is divided.
     """
     identity_of(settings)  # refuses settings without effect
-    size = input_of(settings, settings.dataset, data.sensor(settings.sensor))
+    size = input_size(settings, settings.dataset, data.sensor(settings.sensor))
     print(estimate_training(settings, size).report(data.title, setup, gpus))
     first, file = required_network(settings)
     if first in METHODS.module_dict and not file and data.is_sample:

@@ -71,7 +71,7 @@ class DatasetOptions:
 
         import_tasks()
         task = str(read_config("tasks", name))
-        data = find_data(task, path).made()
+        data = find_data(task, path).generate()
         settings = settings_of(data, task, "recurrent", None, self.settings.all_changes)
         return open_dataset(settings, data.root), settings.rule
 
@@ -97,7 +97,7 @@ def check(
     opened, _ = options.open(dataset, path)
     from tqdm import tqdm
 
-    from tespec.core.files import whole_file
+    from tespec.core.files import atomic_write
     from tespec.core.progress import progress
     from tespec.datasets import check as report
 
@@ -116,7 +116,7 @@ def check(
     needed, available = tqdm.format_sizeof(packed, "B"), tqdm.format_sizeof(free, "B")
     print(f"disk: {needed} needed by `prepare`, {available} free")
     if out:
-        with whole_file(out) as unfinished:
+        with atomic_write(out) as unfinished:
             report.frame(results).to_csv(unfinished, index=False)
         print(f"written: {out}")
     problems = report.problems(results)

@@ -11,7 +11,7 @@ from cyclopts import App, CycloptsError, Group, Parameter, UnusedCliTokensError
 
 import tespec
 from tespec.core.errors import Preempted, UserError, one_line
-from tespec.core.progress import say
+from tespec.core.progress import log
 from tespec.core.settings import suggest
 
 MISTAKE = 2
@@ -120,9 +120,9 @@ def run(main: Callable[[], int | None]) -> int:
         message = f"{sys.executable}: the package {error.name} is not installed; run `make setup`"
     except KeyboardInterrupt as interruption:
         if message := one_line(str(interruption)):
-            say(message)
+            log(message)
         return PREEMPTED if isinstance(interruption, Preempted) else INTERRUPTED
-    say(f"error: {one_line(message)}")
+    log(f"error: {one_line(message)}")
     return MISTAKE
 
 

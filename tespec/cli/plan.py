@@ -25,9 +25,9 @@ from tespec.comparison.records import Record, read_records
 from tespec.core.config import names
 from tespec.core.errors import UserError
 from tespec.core.paths import RESULTS, RUNS
-from tespec.core.progress import say
+from tespec.core.progress import log
 from tespec.plan import jobs as plans
-from tespec.plan.execute import Pending, make_executor, run_all
+from tespec.plan.execute import Task, make_executor, run_all
 from tespec.plan.jobs import PRETRAINING, SAMPLE, Job, Plan
 from tespec.registry import register_methods
 from tespec.runs.setup import Advanced, NonNegativeInt, PositiveInt
@@ -154,7 +154,7 @@ def plan(
     results = options.results
     records, problems = read_current(results)
     for problem in problems:
-        say(f"skipped: {problem}")
+        log(f"skipped: {problem}")
     missing = plans.missing_jobs(jobs, records, options.runs)
     done = [job for job in jobs if job not in set(missing)]
     first = len(missing) - len(jobs) + len(done)
@@ -267,7 +267,7 @@ def arguments_of(plan: Plan, job: Job, records: Sequence[Record], options: Optio
     checkpoint: Path | str | None = None
     if job.upstream and job.upstream.label != SAMPLE:
         checkpoint = (
-            plans.weights_of(job.upstream, records, options.runs)
+            plans.find_weights(job.upstream, records, options.runs)
             or f"WEIGHTS_OF_{job.upstream.name}"
         )
     words = plans.command(job, checkpoint)
@@ -298,7 +298,7 @@ def run_jobs(plan: Plan, jobs: Sequence[Job], results: Path, options: Options) -
         return ["-m", "tespec.cli", *words, *folders, *threads]
 
     tasks = [
-        Pending(job.name, partial(arguments, job), job.upstream.name if job.upstream else "")
+        Task(job.name, partial(arguments, job), job.upstream.name if job.upstream else "")
         for job in jobs
     ]
     logs = options.runs / "logs" / plan.name
@@ -313,7 +313,7 @@ def run_jobs(plan: Plan, jobs: Sequence[Job], results: Path, options: Options) -
         slots = [gpus[i % len(gpus)] for i in range(options.processes or len(gpus))]
     start_time = time.monotonic()
     failed = run_all(tasks, logs, slots, executor)
-    say(f"{len(tasks)} runs in {(time.monotonic() - start_time) / 60:.1f} min")
+    log(f"{len(tasks)} runs in {(time.monotonic() - start_time) / 60:.1f} min")
     return failed
 
 
@@ -348,4 +348,4 @@ def show_table(name: str, results: Path) -> None:
         for table in make_tables(read_results(results), only=(name,), measured=True):
             print_table(table)
     except UserError as error:  # the final summary must still be printed
-        say(f"no table: {error}")
+        log(f"no table: {error}")

@@ -9,7 +9,7 @@ from tespec.cli.main import examples, new_app, refuse
 from tespec.comparison.records import read_records
 from tespec.core.errors import UserError
 from tespec.core.paths import RESULTS
-from tespec.core.progress import say
+from tespec.core.progress import log
 
 # prefixes of the notes that are printed
 PRINTED_NOTES = ("Measured on different machines", "Not shown", "p:")
@@ -72,7 +72,7 @@ def tables(
 
     records, problems = read_records(results)
     for problem in problems:
-        say(f"skipped: {problem}")
+        log(f"skipped: {problem}")
     if problems and not records:
         raise UserError(
             results, "contains no readable record", "remove the damaged files or run again"
@@ -97,7 +97,7 @@ def tables(
     unmeasured = []
     for table in made:
         complete = gains or only or (frame.empty and not table.name.startswith("ablation_"))
-        shown = table if complete else table.measured(alone=measured)
+        shown = table if complete else table.measured(measured_only=measured)
         if shown is None:
             unmeasured.append(table.name)
         else:
@@ -137,6 +137,6 @@ def report(
 
     count, problems = write_report(results, out)
     for problem in problems:
-        say(f"skipped: {problem}")
+        log(f"skipped: {problem}")
     print(f"Written: {out} ({count} records, {out.stat().st_size / 1e6:.2f} MB)")
     return 1 if problems else 0

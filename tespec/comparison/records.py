@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 import tespec
 from tespec.core.errors import UserError
-from tespec.core.files import regular_file, whole_file, write_all
+from tespec.core.files import atomic_write, regular_file, write_all
 from tespec.core.paths import REPOSITORY, RESULTS
 from tespec.core.renamed import renamed
 from tespec.metrics import Score
@@ -256,7 +256,7 @@ def write_archive(records: Iterable[Record], path: Path) -> Path:
         `path`. Equal records yield equal bytes.
     """
     lines = [record.model_dump_json(exclude={"curve"}) + "\n" for record in records]
-    with whole_file(path) as temporary:
+    with atomic_write(path) as temporary:
         temporary.write_bytes(gzip.compress("".join(lines).encode(), mtime=0))
     return path
 

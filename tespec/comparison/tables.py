@@ -96,8 +96,8 @@ class Table(NamedTuple):
     rules: tuple[int, ...] = ()  # positions of rows that have a rule above them
     name: str = ""  # of the files
 
-    def measured(self, *, alone: bool = True) -> Table | None:
-        """Select the measured rows and columns, and the published columns unless `alone`.
+    def measured(self, *, measured_only: bool = True) -> Table | None:
+        """Select the measured rows and columns, and the published columns unless `measured_only`.
 
         Returns:
             The smaller table, without notes on marks that it lacks; None if nothing is measured.
@@ -106,7 +106,7 @@ class Table(NamedTuple):
         rows = (self.cells[columns] != NONE).any(axis=1).to_numpy()
         if not rows.any():
             return None
-        if not alone:
+        if not measured_only:
             # Columns of the same tasks, or all if an ablation is measured on a task without
             # published ones.
             tasks = {column[0] for column in columns}

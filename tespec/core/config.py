@@ -64,7 +64,7 @@ def add_file(kind: str, path: Path) -> str:
     return path.stem
 
 
-def own_files(**configs: str) -> list[Path]:
+def user_files(**configs: str) -> list[Path]:
     """Files of those configs, given as `kind=name`, that the user has added."""
     return [_added[kind][name] for kind, name in configs.items() if name in _added.get(kind, {})]
 

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 from filelock import FileLock, Timeout
 
-from tespec.core.progress import say
+from tespec.core.progress import log
 
 # the last one by values that are nested too deeply
 UNREADABLE = (OSError, ValueError, RecursionError)
@@ -67,7 +67,7 @@ def parse_yaml(text: str) -> Any:
 
 
 @contextmanager
-def whole_file(path: Path) -> Iterator[Path]:
+def atomic_write(path: Path) -> Iterator[Path]:
     """Write a file atomically; its folder is created.
 
     Yields:
@@ -93,7 +93,7 @@ def write_all(texts: Mapping[Path, str]) -> None:
     """Write text files in UTF-8, and rename them only after the last one is written."""
     with ExitStack() as stack:
         for path, text in texts.items():
-            stack.enter_context(whole_file(path)).write_text(text, encoding="utf-8")
+            stack.enter_context(atomic_write(path)).write_text(text, encoding="utf-8")
 
 
 def sha256_of(path: Path) -> str:
@@ -106,7 +106,7 @@ def sha256_of(path: Path) -> str:
 
 
 @contextmanager
-def one_at_a_time(path: Path, waiting: Callable[[str], None] | None = None) -> Iterator[None]:
+def file_lock(path: Path, waiting: Callable[[str], None] | None = None) -> Iterator[None]:
     """Lock `path` against other processes, and wait if one of them holds it.
 
     On a file system without locks, it prints a message and does not lock.
@@ -132,7 +132,7 @@ def one_at_a_time(path: Path, waiting: Callable[[str], None] | None = None) -> I
         if error.errno not in NO_LOCKS:
             raise
         what = "this file system does not support locks"
-        say(f"{path.parent}: {what}; start each command only once at a time")
+        log(f"{path.parent}: {what}; start each command only once at a time")
     try:
         yield
     finally:

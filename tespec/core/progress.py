@@ -58,7 +58,7 @@ def progress(label: str, unit: str, start: int = 0) -> Iterator[Advance]:
         yield advance
 
 
-def say(text: str) -> None:
+def log(text: str) -> None:
     """Print one line to stderr without breaking a progress bar; only rank 0 prints."""
     if _is_first():
         with tqdm.external_write_mode(file=sys.stderr):

@@ -158,8 +158,8 @@ def known_settings(kind: Any) -> Any:
 PositiveInt = Annotated[int, Field(strict=True, gt=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Share = Annotated[float, Field(ge=0, le=1)]
-SomeShare = Annotated[float, Field(gt=0, le=1)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+PositiveFraction = Annotated[float, Field(gt=0, le=1)]
 Factor = Annotated[float, Field(ge=1, allow_inf_nan=False)]
 DropRate = Annotated[float, Field(ge=0, le=0.9)]  # the others are scaled by 1 / (1 - rate)
 Momentum = Annotated[float, Field(ge=0, lt=1)]
@@ -179,7 +179,7 @@ Side = Annotated[int, Field(strict=True, ge=1, le=2048)]
 
 
 @dataclass(frozen=True)
-class Clip:
+class GradientClipping:
     """Gradient clipping to the limit `at`."""
 
     # of each value, of the norm of all parameters, or of the norm of each parameter
@@ -227,7 +227,7 @@ class Optimisation:
     start_divisor: PositiveFloat = 25.0  # c1 in the paper
     end_divisor: PositiveFloat = 1000.0  # c2 in the paper
     warmup_steps: Annotated[int, Field(strict=True, ge=0)] = 0
-    clip: Clip = Clip("none", None)
+    clip: GradientClipping = GradientClipping("none", None)
     weight_decay: Decay = Decay(0.0, 0.0, ())
     patch_embed_lr: PositiveFloat = 1.0  # factor of the learning rate of the patch embedding
     # RVT: fp16; the paper does not specify it
@@ -240,16 +240,18 @@ class TaskOptimisation(Optimisation):
 
     # RVT: AdamW without weight decay, which is the same update
     optimizer: Literal["Adam", "AdamW"] = "Adam"
-    clip: Clip = Clip("value", 1.0)  # as in RVT; the paper does not specify it
+    clip: GradientClipping = GradientClipping(
+        "value", 1.0
+    )  # as in RVT; the paper does not specify it
 
 
 @dataclass(frozen=True)
 class Augmentation:
     """Probabilities and magnitudes of flip and zoom, sampled once per pass over a recording."""
 
-    flip: Share = 0.0
-    zoom: Share = 0.0
-    zoom_in_fraction: Share = 0.8  # of the zooms; the others zoom out
+    flip: Fraction = 0.0
+    zoom: Fraction = 0.0
+    zoom_in_fraction: Fraction = 0.8  # of the zooms; the others zoom out
     zoom_in: tuple[Factor, Factor] = (1.0, 1.5)
     zoom_out: tuple[Factor, Factor] = (1.0, 1.2)
 
@@ -295,7 +297,7 @@ class Profile:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfRecordings:
+class RecordingSettings:
     """Settings of every run that learns from recordings."""
 
     dataset: str
@@ -335,7 +337,7 @@ class OfRecordings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finetuning(OfRecordings):
+class Finetuning(RecordingSettings):
     """Settings of one cell of the tables: a task, an architecture and a profile."""
 
     task: str = ""
@@ -366,7 +368,7 @@ class Finetuning(OfRecordings):
     peak_lr_after: dict[str, PositiveFloat] = field(default_factory=dict)
     arch: str = ""
     # fraction of the training labels, spread evenly over each recording
-    label_fraction: SomeShare = 1.0
+    label_fraction: PositiveFraction = 1.0
 
     def check(self) -> None:
         super().check()
@@ -392,12 +394,12 @@ class Finetuning(OfRecordings):
         return self.arch == "recurrent"
 
     @property
-    def play_lanes(self) -> int:
+    def eval_lanes(self) -> int:
         """Number of lanes of an evaluation: recordings with their state, or segments of windows."""
         return self.batch_size if self.sampling == "random" else self.evaluation_lanes
 
     @property
-    def most_labels(self) -> int:
+    def max_labels(self) -> int:
         """Maximum number of labels of a chunk that reach the head, spaced by `period_ms`."""
         most = min(self.labels_per_chunk or self.segments, self.segments)
         period = self.protocol.get("period_ms")
@@ -411,11 +413,11 @@ class Mask:
     """Tube masking."""
 
     unit: Literal[4, 8, 16, 32]  # side of a patch in px, a multiple of a Swin's token size
-    ratio: Share  # fraction of the patches that are masked
+    ratio: Fraction  # fraction of the patches that are masked
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pretraining(OfRecordings):
+class Pretraining(RecordingSettings):
     """Settings of one pre-training; a method's recipe holds its published settings."""
 
     # Settings of the loss: in a recipe an instance of the method's dataclass, elsewhere a mapping
@@ -454,7 +456,7 @@ class HistogramSpec(Binning):
     reset: Flag
 
     @classmethod
-    def of(
+    def from_settings(
         cls, settings: Finetuning | Pretraining, size: Size, window_ms: float
     ) -> "HistogramSpec":
         """Build the specification of a training.

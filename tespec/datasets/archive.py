@@ -18,7 +18,7 @@ from tespec.events.histogram import Region
 from tespec.events.readers import resolve_size
 from tespec.events.readers.arrays import load_array
 from tespec.events.readers.hdf5 import AGAIN, dataset, translate_errors
-from tespec.events.store import CLIP
+from tespec.events.store import MAX_COUNT
 
 # RVT's archives: one HDF5 chunk per window of 50 ms (uzh-rpg/RVT,
 # scripts/genx/preprocess_dataset.py).
@@ -180,8 +180,8 @@ class ArchiveSource:
         for histogram, index in zip(out, indices.tolist(), strict=True):
             with translate_errors(self.file, "a histogram"):
                 stored = data[index]
-            if stored.max() > CLIP:
-                raise UserError(self.file, f"holds counts above {CLIP}", AGAIN)
+            if stored.max() > MAX_COUNT:
+                raise UserError(self.file, f"holds counts above {MAX_COUNT}", AGAIN)
             histogram[...] = stored if flip_zoom is None else apply_maps(stored, flip_zoom, 0)
 
 

@@ -7,14 +7,16 @@ from numpy.typing import NDArray
 
 from tespec.core.boxes import Boxes
 from tespec.core.settings import Augmentation
-from tespec.events.histogram import DROPPED
+from tespec.events.histogram import OUTSIDE_IMAGE
 
 
 class FlipZoom(NamedTuple):
     """Flip and zoom of an image, as index maps for pixels and as scale and shift for boxes."""
 
-    rows: NDArray[np.int64]  # (H,) source row of each output row; `DROPPED` outside of the image
-    # (W,) source column of each output column; `DROPPED` outside of the image
+    rows: NDArray[
+        np.int64
+    ]  # (H,) source row of each output row; `OUTSIDE_IMAGE` outside of the image
+    # (W,) source column of each output column; `OUTSIDE_IMAGE` outside of the image
     columns: NDArray[np.int64]
     scale: tuple[float, float] = (1.0, 1.0)  # factors along rows and columns; negative if flipped
     # output position of the source's upper and left edges in px
@@ -59,7 +61,7 @@ def _zoom_in(side: int, factor: float, position: float) -> tuple[NDArray[np.int6
 def _zoom_out(side: int, factor: float, position: float) -> tuple[NDArray[np.int64], float, float]:
     small = round(side / factor)
     start = round(position * (side - small))
-    indices = np.full(side, DROPPED, np.int64)
+    indices = np.full(side, OUTSIDE_IMAGE, np.int64)
     indices[start : start + small] = ((np.arange(small) + 0.5) * side / small).astype(np.int64)
     return indices, small / side, float(start)
 
@@ -107,5 +109,5 @@ def apply_maps(image: NDArray[Any], flip_zoom: FlipZoom, outside: float) -> NDAr
         if np.array_equal(sources, np.arange(image.shape[axis])):
             continue
         transformed = transformed.take(sources, axis=axis)
-        transformed.swapaxes(axis, -1)[..., sources == DROPPED] = outside
+        transformed.swapaxes(axis, -1)[..., sources == OUTSIDE_IMAGE] = outside
     return transformed

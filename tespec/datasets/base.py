@@ -16,9 +16,17 @@ from tespec.core.config import finetuning_settings
 from tespec.core.description import LEVELS, read_description
 from tespec.core.errors import UserError
 from tespec.core.progress import progress
-from tespec.core.settings import ARCHITECTURES, Binning, Downsample, OfRecordings, Rule, Size, build
+from tespec.core.settings import (
+    ARCHITECTURES,
+    Binning,
+    Downsample,
+    RecordingSettings,
+    Rule,
+    Size,
+    build,
+)
 from tespec.datasets.archive import Source
-from tespec.datasets.labels import speed_at, with_checks
+from tespec.datasets.labels import ego_speed_at, with_checks
 from tespec.datasets.recording import LabelledRecording, Labels, label_windows, window_us
 from tespec.datasets.sources import pack_missing, recording_exists, unique_path
 from tespec.events import Events
@@ -105,8 +113,8 @@ class LabelledDataset(ABC):
         window_ms: float | None,
         contiguous: bool = False,
         events: bool = False,
-        bins: int = OfRecordings.bins,
-        rule: Rule = OfRecordings.rule,
+        bins: int = RecordingSettings.bins,
+        rule: Rule = RecordingSettings.rule,
         classes: Sequence[str] | None = None,
         splits: Mapping[str, Sequence[str] | None] | None = None,
         sensor: Size | None = None,
@@ -131,7 +139,7 @@ class LabelledDataset(ABC):
             window_us(window_ms)  # refuses other values than lengths
         self.window_ms = window_ms
         self.contiguous = contiguous
-        self.given_sensor = sensor
+        self.user_sensor = sensor
         self.binning = build(Binning, {"bins": bins, "rule": rule}, "histograms")
         self.protocol = build(self.protocol_type, protocol, "protocol")
         self.downsample = downsample
@@ -161,7 +169,7 @@ class LabelledDataset(ABC):
     def __getitem__(self, index: int) -> LabelledWindow:
         """Label `index` of the split and the events of its window."""
         recording, label = self._labels[index]
-        window = int(recording.labelled[label])
+        window = int(recording.label_indices[label])
         start, end = recording.windows[window].tolist()
         events: NDArray[np.uint8] | Events
         if self.events:
@@ -177,7 +185,7 @@ class LabelledDataset(ABC):
         return [
             (recording, label)
             for recording in self.recordings(self.split)
-            for label in range(len(recording.labelled))
+            for label in range(len(recording.label_indices))
         ]
 
     def _refuse_repeated(self, splits: Mapping[str, Iterable[str]]) -> None:
@@ -245,7 +253,7 @@ class LabelledDataset(ABC):
     def open(self, files: RecordingFiles) -> LabelledRecording:
         """Open one recording with its windows and labels; see `labelled`."""
 
-    def labelled(
+    def labelled_recording(
         self,
         files: RecordingFiles,
         region: Region,
@@ -284,7 +292,7 @@ class LabelledDataset(ABC):
                 "copy events and labels again, or convert label times to the events' clock",
             )
         windows, label_indices = label_windows(times, begin, self.window_ms, self.contiguous)
-        more = {"ego_speed": speed_at(self.root, files.name, times)} | more
+        more = {"ego_speed": ego_speed_at(self.root, files.name, times)} | more
         return LabelledRecording(
             files.name, files.source, region, windows, labels, label_indices, **more
         )

@@ -17,7 +17,7 @@ from tespec.core.errors import UserError
 from tespec.core.settings import SAMPLING, Finetuning, HistogramSpec, Pretraining
 from tespec.datasets.augment import FlipZoom, apply_maps, sample_flip_zoom, transform_boxes
 from tespec.datasets.labels import IGNORE
-from tespec.datasets.lanes import WHOLE, Indices, Lanes, Shard, Slot, balance_lanes, lanes_of
+from tespec.datasets.lanes import FULL_BATCH, Indices, Lanes, Shard, Slot, balance_lanes, lanes_of
 from tespec.datasets.recording import LabelledRecording, Recording
 
 NO_BOX = -1  # class of the padding of a label's boxes
@@ -80,7 +80,7 @@ def pad_boxes(labels: Sequence[tuple[Boxes, FlipZoom]], size: tuple[int, int]) -
 class StepBatches(Dataset[dict[str, Tensor]]):
     """Batches of event histograms.
 
-    Item k holds `histograms` (B, T, 2*bins, H, W) uint8 and `fresh` (B,) bool. The batches of all
+    Item k holds `histograms` (B, T, 2*bins, H, W) uint8 and `is_first` (B,) bool. The batches of all
     shards, concatenated, are the full batch. `ends` is as in `Lanes`. `left_out` names the
     recordings that are shorter than a chunk and never played; without any other recording, the
     settings are refused.
@@ -91,7 +91,7 @@ class StepBatches(Dataset[dict[str, Tensor]]):
         recordings: Sequence[Recording],
         settings: Pretraining | Finetuning,
         seed: int,
-        shard: Shard = WHOLE,
+        shard: Shard = FULL_BATCH,
         ends: tuple[Indices, ...] | None = None,
     ) -> None:
         lengths = tuple(map(len, recordings))
@@ -141,7 +141,7 @@ class StepBatches(Dataset[dict[str, Tensor]]):
         for histogram, slot, flip_zoom in zip(histograms, slots, flip_zooms, strict=True):
             self._recordings[slot.recording].fill(histogram, slot.first, binning, flip_zoom)
         return {
-            "fresh": torch.tensor([slot.is_first for slot in slots]),
+            "is_first": torch.tensor([slot.is_first for slot in slots]),
             "histograms": torch.from_numpy(histograms),
         }
 
@@ -149,7 +149,7 @@ class StepBatches(Dataset[dict[str, Tensor]]):
 class LabelledBatches(StepBatches):
     """Batches of event histograms with labels.
 
-    Item k also holds `label_place` (L, 2) int64 (lane and segment of each label, lane by lane), and
+    Item k also holds `label_position` (L, 2) int64 (lane and segment of each label, lane by lane), and
     the labels as tensors from `collate`. The setting `labels_per_chunk` limits the labels of a
     chunk: they are drawn at random for each lane and step and always include the last one. Random
     chunks end at a label.
@@ -168,9 +168,9 @@ class LabelledBatches(StepBatches):
         settings: Finetuning,
         seed: int,
         collate: Collate,
-        shard: Shard = WHOLE,
+        shard: Shard = FULL_BATCH,
     ) -> None:
-        ends = tuple(recording.labelled for recording in recordings)
+        ends = tuple(recording.label_indices for recording in recordings)
         super().__init__(recordings, settings, seed, shard, ends=ends)
         self._labelled_recordings = recordings
         self._limit = settings.labels_per_chunk
@@ -184,10 +184,10 @@ class LabelledBatches(StepBatches):
         for row, (lane, slot) in enumerate(zip(self._share, slots, strict=True)):
             recording = self._labelled_recordings[slot.recording]
             for label in self._choose(recording.labels_in(slot.first, self.segments), lane, step):
-                positions.append((row, int(recording.labelled[label]) - slot.first))
+                positions.append((row, int(recording.label_indices[label]) - slot.first))
                 labels.append((recording.labels[label], flip_zooms[row]))
         label_positions = torch.tensor(positions, dtype=torch.int64).reshape(-1, 2)  # (L, 2)
-        batch = self._events(slots, flip_zooms) | {"label_place": label_positions}
+        batch = self._events(slots, flip_zooms) | {"label_position": label_positions}
         return batch | self._collate(labels, self._size)
 
     def _choose(self, labels: range, lane: int, step: int) -> list[int]:
@@ -202,10 +202,10 @@ class PlayBatch(NamedTuple):
     """One step in which a network plays recordings."""
 
     histograms: Tensor  # (B, T, 2*bins, H, W) uint8
-    fresh: Tensor  # (B,) bool, whether a lane's state is reset
+    is_first: Tensor  # (B,) bool, whether a lane's state is reset
     # (L, 2) int64 lane and segment of each chosen window; other segments are padding or lead up to
     # them
-    place: Tensor
+    label_position: Tensor
     # indices of the recording and of the window among its chosen ones, for each of the L
     frames: list[tuple[int, int]]
     labels: list[Any]  # as the recordings return them; None if windows were chosen
@@ -233,13 +233,13 @@ class PlayBatches(Dataset[PlayBatch]):
         spec: HistogramSpec,
         recordings: Sequence[Any],
         lanes: int,
-        shard: Shard = WHOLE,
+        shard: Shard = FULL_BATCH,
         windows: Sequence[Indices] | None = None,
     ) -> None:
         self._spec = spec
         self._recordings = recordings
         self._with_labels = windows is None
-        self._windows = windows or [recording.labelled for recording in recordings]
+        self._windows = windows or [recording.label_indices for recording in recordings]
         chunks = [self._chunks(recording) for recording in range(len(recordings))]
         index, shards = shard
         total = lanes * shards

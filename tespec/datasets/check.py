@@ -22,10 +22,10 @@ from tespec.datasets.recording import LabelledRecording, require_one_size, sprea
 from tespec.datasets.sources import EventSource, find_events
 from tespec.events import PackedEvents
 from tespec.events.cache import EVENT_BYTES
-from tespec.events.files import content_sha256, is_recorded
+from tespec.events.files import content_sha256, has_original_files
 from tespec.events.histogram import Region
 from tespec.events.intensity import estimate_high_pass, estimate_intensity
-from tespec.events.opening import require_same
+from tespec.events.opening import require_match
 from tespec.events.store import header_of, verify_store
 
 QUICK = 16  # labels that a quick check reads
@@ -121,10 +121,10 @@ def _event_facts(recording: LabelledRecording, kind: str | None, quick: bool) ->
     events = find_events(source)
     if isinstance(events, PackedEvents) and not quick:
         verify_store(events.path)
-        if is_recorded(recording.path):
+        if has_original_files(recording.path):
             sha256 = content_sha256(recording.path)
             is_same = sha256 == header_of(events.path)["source"]["sha256"]
-            require_same(events.path, recording.path, is_same)
+            require_match(events.path, recording.path, is_same)
     length = source.facts.t_last - source.facts.t_first
     return {f"events_{name}": value for name, value in vars(source.facts).items()} | {
         "events_seconds": length / 1e6,
@@ -134,7 +134,7 @@ def _event_facts(recording: LabelledRecording, kind: str | None, quick: bool) ->
 
 def _label_facts(recording: LabelledRecording, kind: str | None, quick: bool) -> dict[str, Any]:
     """Statistics of the labels; all labels are read, or a few if `quick`."""
-    count = len(recording.labelled)
+    count = len(recording.label_indices)
     indices = spread(QUICK if quick else count, count)
     spacings = np.diff(recording.label_times)
     return {
@@ -273,7 +273,7 @@ def choose(
     Raises:
         UserError: if no recording has a window.
     """
-    labelled = [recording for recording in recordings if len(recording.labelled)]
+    labelled = [recording for recording in recordings if len(recording.label_indices)]
     usable = labelled or [recording for recording in recordings if len(recording)]
     if not usable:
         where = recordings[0].path if recordings else "recordings"
@@ -282,7 +282,9 @@ def choose(
     for row in range(count):
         position = row * len(usable) // count if len(usable) >= count else row % len(usable)
         recording = usable[position]
-        windows = recording.labelled if len(recording.labelled) else np.arange(len(recording))
+        windows = (
+            recording.label_indices if len(recording.label_indices) else np.arange(len(recording))
+        )
         first = row * len(windows) // count
         last = max(first, (row + 1) * len(windows) // count - 1)
         candidates = windows[np.linspace(first, last, CANDIDATES).astype(int)].tolist()

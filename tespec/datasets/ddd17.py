@@ -16,7 +16,7 @@ from tespec.datasets.sources import EventSource
 from tespec.datasets.splits import search_folders
 from tespec.events.histogram import Region
 from tespec.events.readers.arrays import load_array
-from tespec.events.readers.ddd17 import EVENTS, INDEX, SENSOR, TIMES, read_index
+from tespec.events.readers.ddd17 import EVENTS, INDEX, SENSOR, TIMES, read_image_times
 from tespec.events.store import HEADER, STORE
 from tespec.registry import DATASETS
 
@@ -92,12 +92,12 @@ class Ddd17(LabelledDataset):
         folder = self.locate([folder / name for folder in search_folders(self.root)], split)
         parts = [folder / part for part in (INDEX, *MASK_PATHS, IMAGES, SPEED)]
         label_files = tuple(path for path in parts if path.exists())
-        return RecordingFiles(name, split, EventSource(folder, self.given_sensor), label_files)
+        return RecordingFiles(name, split, EventSource(folder, self.user_sensor), label_files)
 
     def open(self, files: RecordingFiles) -> LabelledRecording:
         folder = files.source.path
         facts = files.source.facts
-        image_times, next_events, _ = read_index(folder)
+        image_times, next_events, _ = read_image_times(folder)
         mask_paths = [folder / name for name in MASK_PATHS if (folder / name).exists()]
         if not mask_paths:
             raise UserError(
@@ -137,7 +137,7 @@ class Ddd17(LabelledDataset):
                     "remove it or copy it again",
                 )
             ego_speed = speed[images].astype(np.float32)
-        return self.labelled(
+        return self.labelled_recording(
             files,
             Region(self.protocol.rows, facts.width),
             MaskFiles(mask_paths[0], tuple(masks.values())),

@@ -8,7 +8,7 @@ import pydantic
 from tespec.core.errors import UserError
 from tespec.core.settings import Flag, PositiveInt
 from tespec.datasets.base import TRAIN, LabelledDataset, RecordingFiles
-from tespec.datasets.labels import MASK, MaskFiles, label_spacing, mask_names, read_stamps
+from tespec.datasets.labels import MASK, MaskFiles, label_spacing, mask_names, read_label_times
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import EventSource, recording_exists, unique_path
 from tespec.datasets.splits import search_folders
@@ -148,13 +148,13 @@ class Dsec(LabelledDataset):
         paths = [folder / path for folder in folders for path in EVENTS]
         events = unique_path([path for path in paths if recording_exists(path)] or paths[:1])
         rectify = events.with_name(RECTIFY) if self.protocol.rectify else None
-        source = EventSource(events, self.given_sensor, rectify)
+        source = EventSource(events, self.user_sensor, rectify)
         return RecordingFiles(name, split, source, (labels / str(self._masks(labels)), stamps))
 
     def open(self, files: RecordingFiles) -> LabelledRecording:
         masks, stamps = files.label_files
         names = tuple(mask_names(masks).values())
-        times = read_stamps(stamps)
+        times = read_label_times(stamps)
         if len(times) != len(names):
             raise UserError(
                 stamps,
@@ -168,7 +168,7 @@ class Dsec(LabelledDataset):
             raise UserError(
                 stamps, f"protocol.labels={self.protocol.labels} leaves no label", "set it to all"
             )
-        return self.labelled(
+        return self.labelled_recording(
             files,
             Region(self.protocol.rows, files.source.facts.width),
             MaskFiles(masks, names[selected]),

@@ -118,7 +118,7 @@ def _packed_from(path: Path) -> Path:
     return path.parent if path.stem == "events" else path.with_name(path.stem)
 
 
-def name_of(root: Path, path: Path) -> str:
+def recording_name(root: Path, path: Path) -> str:
     """Name a recording in records and messages.
 
     Args:
@@ -155,7 +155,7 @@ class EventFolder(LabelledDataset):
         )
 
     def find(self, split: str, name: str) -> RecordingFiles:
-        return RecordingFiles(name, split, source_of(self.root / name, self.given_sensor), ())
+        return RecordingFiles(name, split, source_of(self.root / name, self.user_sensor), ())
 
     def open(self, files: RecordingFiles) -> LabelledRecording:
         """Open one recording, cut into windows of 50 ms, at least one."""
@@ -163,7 +163,9 @@ class EventFolder(LabelledDataset):
             files.name, files.source, WINDOW_US / 1000, self.downsample, at_least_one=True
         )
         labels = MaskFiles(Path(), ())
-        return LabelledRecording(**vars(recording), labels=labels, labelled=np.empty(0, np.int64))
+        return LabelledRecording(
+            **vars(recording), labels=labels, label_indices=np.empty(0, np.int64)
+        )
 
     def describe(self) -> dict[str, str]:
         return {"layout": self.layout}
@@ -313,7 +315,7 @@ class TrainValSplit(NamedTuple):
     damaged: dict[str, UserError]  # errors of skipped recordings by name
 
 
-def divide(
+def split_train_val(
     root: Path,
     window_ms: float,
     downsample: Downsample,
@@ -357,9 +359,13 @@ def divide(
     damaged: dict[str, UserError] = {}
     for path, source in sources.items():
         try:
-            readable[path] = fixed_windows(name_of(root, path), source, window_ms, downsample)
+            readable[path] = fixed_windows(
+                recording_name(root, path), source, window_ms, downsample
+            )
         except UserError as error:
-            damaged[name_of(root, path)] = raise_or_leave_out(error, skip_damaged, len(sources))
+            damaged[recording_name(root, path)] = raise_or_leave_out(
+                error, skip_damaged, len(sources)
+            )
     train = [readable[path] for path in split[TRAIN] if path in readable]
     held_out = [readable[path] for path in split[HELD_OUT] if path in readable]
     if not train or (split[HELD_OUT] and not held_out):
@@ -383,8 +389,8 @@ def divide(
     return TrainValSplit(
         train,
         held_out,
-        excluded_test=tuple(name_of(root, path) for path in split[TEST]),
-        left_out=tuple(name_of(root, path) for path in split[LEFT_OUT]),
+        excluded_test=tuple(recording_name(root, path) for path in split[TEST]),
+        left_out=tuple(recording_name(root, path) for path in split[LEFT_OUT]),
         damaged=damaged,
     )
 

@@ -21,15 +21,15 @@ from tespec.core.errors import UserError
 from tespec.core.settings import Pretraining
 from tespec.datasets.augment import apply_maps, sample_flip_zoom
 from tespec.datasets.base import HELD_OUT, TEST, TRAIN
-from tespec.datasets.ddd17 import IMAGES, read_index
+from tespec.datasets.ddd17 import IMAGES, read_image_times
 from tespec.datasets.folder import (
     LEFT_OUT,
     entries_below,
     name_hash,
-    name_of,
+    recording_name,
     split_recordings,
 )
-from tespec.datasets.lanes import WHOLE, Shard, lanes_of, shuffled
+from tespec.datasets.lanes import FULL_BATCH, Shard, lanes_of, shuffled
 from tespec.datasets.recording import Recording, spread, window_us
 from tespec.datasets.splits import split_folders, split_named
 
@@ -47,7 +47,7 @@ DEVIATION = (0.229, 0.224, 0.225)
 GREY_MEAN = 0.449
 GREY_DEVIATION = 0.226
 MIDDLE = round(255 * GREY_MEAN)  # fill value outside of a frame
-ViewOf = Callable[[Image.Image], Tensor]
+ViewTransform = Callable[[Image.Image], Tensor]
 Augment = Callable[[NDArray[np.uint8], np.random.Generator], NDArray[np.uint8]]
 
 
@@ -136,7 +136,7 @@ def open_images(root: Path) -> ImageFolder:
 
 def _hold_out(root: Path, paths: Sequence[Path]) -> list[Path]:
     """Choose a tenth of each folder's images, at least one of each folder with two or more."""
-    by_hash = sorted(paths, key=lambda path: name_hash(name_of(root, path)))
+    by_hash = sorted(paths, key=lambda path: name_hash(recording_name(root, path)))
     by_folder: dict[Path, list[Path]] = {}
     for path in by_hash:
         by_folder.setdefault(path.parent, []).append(path)
@@ -184,7 +184,7 @@ def read_image(path: Path, channels: int) -> Image.Image:
         raise UserError(path, "not a readable image", "copy it again or remove it") from error
 
 
-def as_input(
+def normalise(
     pixels: Tensor, rgb: tuple[Sequence[float], Sequence[float]] = (MEAN, DEVIATION)
 ) -> Tensor:
     """Normalise images.
@@ -227,7 +227,7 @@ def seeded(*seed: int) -> Iterator[None]:
 class ImageBatches(Dataset[dict[str, Tensor]]):
     """Batches of augmented images by step.
 
-    Item k holds `views` (B, V, C, H, W) uint8 or float32, see `as_input`, and `labels` (B,) int64.
+    Item k holds `views` (B, V, C, H, W) uint8 or float32, see `normalise`, and `labels` (B,) int64.
     Each epoch shows every image once, in a different order.
 
     Args:
@@ -242,10 +242,10 @@ class ImageBatches(Dataset[dict[str, Tensor]]):
     def __init__(
         self,
         folder: ImageFolder,
-        views: Sequence[ViewOf],
+        views: Sequence[ViewTransform],
         batch_size: int,
         seed: int,
-        shard: Shard = WHOLE,
+        shard: Shard = FULL_BATCH,
     ) -> None:
         self._folder = folder
         self._views = views
@@ -262,7 +262,7 @@ class ImageBatches(Dataset[dict[str, Tensor]]):
 
 
 def held_out_batch(
-    folder: ImageFolder, paths: Sequence[Path], views: Sequence[ViewOf]
+    folder: ImageFolder, paths: Sequence[Path], views: Sequence[ViewTransform]
 ) -> dict[str, Tensor]:
     """Load a batch like those of `ImageBatches`, with the same views of an image in every run.
 
@@ -277,7 +277,10 @@ def held_out_batch(
 
 
 def _stack_views(
-    folder: ImageFolder, paths: Sequence[Path], views: Sequence[ViewOf], seeds: Sequence[list[int]]
+    folder: ImageFolder,
+    paths: Sequence[Path],
+    views: Sequence[ViewTransform],
+    seeds: Sequence[list[int]],
 ) -> dict[str, Tensor]:
     stacks = []
     for path, seed in zip(paths, seeds, strict=True):
@@ -289,7 +292,7 @@ def _stack_views(
 
 
 @dataclass(frozen=True, eq=False)
-class Paired(Recording):
+class FrameRecording(Recording):
     """A recording whose windows each end at a frame; `images` holds the frame of each window."""
 
     images: tuple[Path, ...]
@@ -301,7 +304,7 @@ class Paired(Recording):
         return np.array(image, np.uint8)[None]
 
 
-def paired(recordings: Sequence[Recording], window_ms: float) -> list[Paired]:
+def pair_with_frames(recordings: Sequence[Recording], window_ms: float) -> list[FrameRecording]:
     """Cut recordings of DDD17 into windows that end at frames.
 
     Args:
@@ -322,7 +325,7 @@ def paired(recordings: Sequence[Recording], window_ms: float) -> list[Paired]:
             continue
         matches = {path: re.search(r"\d+$", path.stem) for path in folder.glob("[!.]*.png")}
         paths = {int(match[0]): path for path, match in matches.items() if match}
-        times, *_ = read_index(recording.path)
+        times, *_ = read_image_times(recording.path)
         first = int(recording.windows[0, 0]) + length
         last = int(recording.windows[-1, 1])
         inside = np.flatnonzero((times >= first) & (times <= last))
@@ -332,7 +335,7 @@ def paired(recordings: Sequence[Recording], window_ms: float) -> list[Paired]:
             windows = np.stack([times[indices] - length, times[indices]], axis=1)
             images = tuple(paths[index + 1] for index in indices)
             pairs.append(
-                Paired(recording.name, recording.source, recording.region, windows, images)
+                FrameRecording(recording.name, recording.source, recording.region, windows, images)
             )
     if not pairs:
         where = recordings[0].path if recordings else "recordings"
@@ -342,7 +345,7 @@ def paired(recordings: Sequence[Recording], window_ms: float) -> list[Paired]:
     return pairs
 
 
-def subsample(recordings: Sequence[Paired], count: int) -> list[Paired]:
+def subsample(recordings: Sequence[FrameRecording], count: int) -> list[FrameRecording]:
     """Select windows, spread evenly over each recording.
 
     Args:
@@ -377,10 +380,10 @@ class PairBatches(Dataset[dict[str, Tensor]]):
 
     def __init__(
         self,
-        recordings: Sequence[Paired],
+        recordings: Sequence[FrameRecording],
         settings: Pretraining,
         seed: int,
-        shard: Shard = WHOLE,
+        shard: Shard = FULL_BATCH,
         augment: Augment = lambda histogram, _: histogram,
     ) -> None:
         self._settings = settings

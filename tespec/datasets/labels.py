@@ -154,7 +154,7 @@ class DepthMaps:
         return [zlib.crc32(self[index].tobytes()) for index in spread(SAMPLED, len(self))]
 
 
-def read_stamps(path: Path) -> NDArray[np.int64]:
+def read_label_times(path: Path) -> NDArray[np.int64]:
     """Read times (N,) int64 in us, rising, from a text file with one time per line."""
     try:
         times = np.array([int(line) for line in regular_file(path).read_text().split()], np.int64)
@@ -169,7 +169,7 @@ def read_stamps(path: Path) -> NDArray[np.int64]:
     return times
 
 
-def speed_at(root: Path, name: str, times: NDArray[np.int64]) -> NDArray[np.float32] | None:
+def ego_speed_at(root: Path, name: str, times: NDArray[np.int64]) -> NDArray[np.float32] | None:
     """Interpolate the camera's speed at the times of labels.
 
     `<root>/ego_speed/<name>.npy` holds (M, 2) floats: rising times in us on the recording's clock,
@@ -213,10 +213,10 @@ def with_checks(recording: LabelledRecording, kind: str, classes: int) -> Labell
     """
     labels = recording.labels
     where = f"{recording.path}, recording {recording.name}"
-    if len(labels) != len(recording.labelled):
+    if len(labels) != len(recording.label_indices):
         raise UserError(
             where,
-            f"{len(labels)} labels for {len(recording.labelled)} labelled windows",
+            f"{len(labels)} labels for {len(recording.label_indices)} labelled windows",
             "give the window that ends at each label",
         )
     size = (recording.region.height, recording.region.width)

@@ -13,7 +13,7 @@ Indices = NDArray[np.int64]
 Playlist = tuple[Indices, Indices, Indices]
 # index and number of the shards of a batch: one per rank and gradient accumulation step
 Shard = tuple[int, int]
-WHOLE: Shard = (0, 1)
+FULL_BATCH: Shard = (0, 1)
 
 
 class Slot(NamedTuple):

@@ -68,7 +68,7 @@ class Mvsec(LabelledDataset):
         truth = data.with_name(f"{name}{TRUTH}")
         if not truth.is_file():
             raise UserError(truth, "no such file", "copy the ground truth next to the events")
-        return RecordingFiles(name, split, EventSource(data, self.given_sensor), (truth,))
+        return RecordingFiles(name, split, EventSource(data, self.user_sensor), (truth,))
 
     def open(self, files: RecordingFiles) -> LabelledRecording:
         facts = files.source.facts
@@ -94,7 +94,7 @@ class Mvsec(LabelledDataset):
                 f"the events at {facts.t_first} to {facts.t_last}",
                 "copy events and ground truth again",
             )
-        return self.labelled(
+        return self.labelled_recording(
             files,
             Region(facts.height, facts.width),
             DepthMaps(truth, DEPTH_MAPS, tuple(maps.tolist())),

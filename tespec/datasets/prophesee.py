@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from tespec.core.boxes import Boxes, make_boxes
 from tespec.core.description import LEVELS
 from tespec.core.errors import UserError
-from tespec.core.settings import Flag, NonNegativeFloat, PositiveFloat, Share, Size
+from tespec.core.settings import Flag, Fraction, NonNegativeFloat, PositiveFloat, Size
 from tespec.datasets.archive import REPRESENTATIONS, WINDOW_OF_FRAME, WINDOW_US, ArchiveSource
 from tespec.datasets.base import HELD_OUT, SPLITS, TRAIN, UNKNOWN, LabelledDataset, RecordingFiles
-from tespec.datasets.labels import BOXES, speed_at
-from tespec.datasets.recording import LabelledRecording, reduced
+from tespec.datasets.labels import BOXES, ego_speed_at
+from tespec.datasets.recording import LabelledRecording, downsampled_region
 from tespec.datasets.sources import EventSource, unique_path
 from tespec.datasets.splits import split_folders, split_named
 from tespec.events.readers.arrays import AGAIN, load_array, load_arrays
@@ -114,7 +114,7 @@ class PropheseeProtocol:
     period_from_labels: Flag
     min_diagonal: NonNegativeFloat  # of a box
     min_side: NonNegativeFloat  # of a box
-    max_width_share: Share  # maximum width of a training box, as a fraction of the sensor's
+    max_width_share: Fraction  # maximum width of a training box, as a fraction of the sensor's
     # recordings left out because the other rules would remove all of their boxes
     skip: tuple[str, ...]
 
@@ -290,7 +290,7 @@ class PropheseeDataset(LabelledDataset):
         default = self.folders[split] / f"{name}_td.dat"
         path = self._paths.get(split, {}).get(name) or self.locate([default], split)
         if self.layout == ARCHIVE:
-            return RecordingFiles(name, split, ArchiveSource(path, self.given_sensor), ())
+            return RecordingFiles(name, split, ArchiveSource(path, self.user_sensor), ())
         boxes = path.with_name(name + BOX_FILE)
         if not boxes.is_file():
             raise UserError(
@@ -299,7 +299,7 @@ class PropheseeDataset(LabelledDataset):
                 "copy the recording's boxes next to its events",
             )
         # Older files do not name the sensor's size.
-        source = EventSource(path, self.given_sensor, default=self.sensor)
+        source = EventSource(path, self.user_sensor, default=self.sensor)
         return RecordingFiles(name, split, source, (boxes,))
 
     def open(self, files: RecordingFiles) -> LabelledRecording:
@@ -319,11 +319,11 @@ class PropheseeDataset(LabelledDataset):
                 f"no label frame from {stored.t[0]} to {stored.t[-1]} us passes the filters",
                 SKIP,
             )
-        region = reduced(*sensor, self.downsample)
+        region = downsampled_region(*sensor, self.downsample)
         left_out = len(np.unique(stored.t)) - len(times)
         # most boxes are between frames
         boxes = boxes.keep(np.isin(boxes.t, times)).downsampled(region.factor, sensor)
-        return self.labelled(
+        return self.labelled_recording(
             files,
             region,
             BoxLabels(boxes, times),
@@ -372,7 +372,7 @@ class PropheseeDataset(LabelledDataset):
             windows,
             BoxLabels(boxes.downsampled(region.factor, sensor), times),
             label_indices,
-            speed_at(self.root, files.name, times),
+            ego_speed_at(self.root, files.name, times),
             start=start_of(max(0, int(source.windows[0, 0]))),
         )
 

@@ -186,7 +186,7 @@ def fixed_windows(
     facts = source.facts
     length = window_us(window_ms)
     end = max(facts.t_last + 1, facts.t_first + length * at_least_one)
-    region = reduced(facts.height, facts.width, downsample)
+    region = downsampled_region(facts.height, facts.width, downsample)
     return Recording(name, source, region, contiguous_windows(facts.t_first, end, length))
 
 
@@ -195,7 +195,7 @@ class LabelledRecording(Recording):
     """A recording with labels at the end of some windows."""
 
     labels: Labels
-    labelled: NDArray[np.int64]  # (K,) index of the window that ends at each label, rising
+    label_indices: NDArray[np.int64]  # (K,) index of the window that ends at each label, rising
     # (K,) speed of the camera in m/s at each label, if known
     ego_speed: NDArray[np.float32] | None = None
     left_out: int = 0  # number of labels on disk that the protocol leaves out
@@ -204,7 +204,7 @@ class LabelledRecording(Recording):
     @property
     def label_times(self) -> NDArray[np.int64]:
         """Time (K,) int64 of each label in us."""
-        return self.windows[self.labelled, 1]
+        return self.windows[self.label_indices, 1]
 
     def labels_in(self, first: int, count: int) -> range:
         """Find the labels of consecutive windows.
@@ -216,7 +216,7 @@ class LabelledRecording(Recording):
         Returns:
             Indices of the labels.
         """
-        return range(*np.searchsorted(self.labelled, (first, first + count)).tolist())
+        return range(*np.searchsorted(self.label_indices, (first, first + count)).tolist())
 
     def part(self, first: int, end: int) -> "LabelledRecording":
         """Select consecutive windows with their labels.
@@ -226,14 +226,16 @@ class LabelledRecording(Recording):
             end: index after the last window.
         """
         part = self.subset(np.array(self.labels_in(first, end - first), np.int64))
-        return replace(part, windows=self.windows[first:end], labelled=part.labelled - first)
+        return replace(
+            part, windows=self.windows[first:end], label_indices=part.label_indices - first
+        )
 
     def subset(self, labels: NDArray[np.int64]) -> "LabelledRecording":
         """Select labels by rising indices (L,), with all windows."""
         return replace(
             self,
             labels=Subset(self.labels, labels),
-            labelled=self.labelled[labels],
+            label_indices=self.label_indices[labels],
             ego_speed=None if self.ego_speed is None else self.ego_speed[labels],
         )
 
@@ -302,7 +304,7 @@ def with_label_fraction(
     """
     selected = []
     for recording in recordings:
-        count = len(recording.labelled)
+        count = len(recording.label_indices)
         n_labels = max(min(count, 1), round(fraction * count))
         selected.append(recording.subset(np.sort(van_der_corput_order(count)[:n_labels])))
     return selected
@@ -322,8 +324,8 @@ def cut_at_gaps(recordings: Sequence[LabelledRecording], longest: int) -> list[L
     """
     parts: list[LabelledRecording] = []
     for recording in recordings:
-        gaps = np.flatnonzero(np.diff(recording.labelled) > longest) + 1
-        for number, labels in enumerate(np.split(recording.labelled, gaps), start=1):
+        gaps = np.flatnonzero(np.diff(recording.label_indices) > longest) + 1
+        for number, labels in enumerate(np.split(recording.label_indices, gaps), start=1):
             if len(labels):
                 first = max(0, int(labels[0]) - longest + 1)
                 end = max(int(labels[-1]) + 1, first + longest)
@@ -364,7 +366,7 @@ def event_corrections(recordings: Iterable[Recording]) -> dict[str, str]:
     return {"corrections": f"in {len(changed)} recordings: {mended}, {dropped}"}
 
 
-def reduced(height: int, width: int, downsample: Downsample) -> Region:
+def downsampled_region(height: int, width: int, downsample: Downsample) -> Region:
     """Compute the region of a downsampled full sensor.
 
     Args:
@@ -433,7 +435,9 @@ def require_stored(
                 "was downsampled with keep=nearest",
                 "set downsample.keep to nearest",
             )
-        factor = reduced(stored * region.height, stored * region.width, downsample).factor
+        factor = downsampled_region(
+            stored * region.height, stored * region.width, downsample
+        ).factor
         if factor != stored:
             raise UserError(
                 recording.path,

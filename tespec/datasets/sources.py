@@ -16,7 +16,7 @@ from tespec.core.errors import UserError
 from tespec.core.progress import progress
 from tespec.core.settings import Size
 from tespec.events import PackedEvents, files, open_events, opening
-from tespec.events.cache import NO_ROOM, cached_store, make_room, remove, require_disk
+from tespec.events.cache import FREE_SPACE, cached_store, free_space, remove, require_disk
 from tespec.events.packing import NotWritable, pack, scan
 from tespec.events.readers import Reader
 from tespec.events.readers.hdf5 import AGAIN, dataset, translate_errors
@@ -78,7 +78,7 @@ class EventSource:
         """
         maps = [files.quick_hash(self.rectify_map)] if self.rectify_map else []
         store = store_of(self.path)
-        if not files.is_recorded(self.path) and (store / HEADER).is_file():
+        if not files.has_original_files(self.path) and (store / HEADER).is_file():
             return [*header_of(store)["source"]["files"], *maps]
         return [*map(files.quick_hash, files.files_of(self.path)), *maps]
 
@@ -193,7 +193,7 @@ def pack_missing(
     if beside:
         require_disk(folder, total, "free disk space")
     else:
-        make_room(total)
+        free_space(total)
     done = 0
     with ExitStack() as stack:
         advance = stack.enter_context(
@@ -213,7 +213,9 @@ def pack_missing(
             done += packing.events
             if isinstance(failure, NotWritable):
                 # The store could not be written; no recording is damaged.
-                raise UserError(failure.where, failure.what, failure.remedy if beside else NO_ROOM)
+                raise UserError(
+                    failure.where, failure.what, failure.remedy if beside else FREE_SPACE
+                )
             if failure is not None:
                 left_out.append(raise_or_leave_out(failure, skip_damaged, len(event_sources)))
     return left_out
@@ -242,7 +244,7 @@ def _missing(source: EventSource, beside: bool) -> list[Packing]:
             return []
     except UserError:
         # With `beside`, a store that is damaged or of another version is replaced.
-        if not (beside and files.is_recorded(source.path)):
+        if not (beside and files.has_original_files(source.path)):
             raise
     reader = opening.open_reader(source.path, source.sensor, source.default)
     return [Packing(source, store if beside else cached_store(reader), reader.events)]

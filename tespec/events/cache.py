@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from tespec.core.errors import UserError
 from tespec.core.paths import cache_root
-from tespec.core.progress import say
+from tespec.core.progress import log
 from tespec.events.files import content_sha256, files_of, quick_hash
 from tespec.events.readers import Reader
 from tespec.events.store import header_of
@@ -20,7 +20,7 @@ from tespec.events.store import header_of
 LIMIT = "TESPEC_CACHE_LIMIT"  # environment variable: GB; without it, a quarter of the disk
 # seconds without a write, after which an unfinished store belongs to a killed process
 ABANDONED = 3600.0
-NO_ROOM = (
+FREE_SPACE = (
     "free disk space (tespec data cache --empty), or set TESPEC_CACHE to a folder on another disk"
 )
 EVENT_BYTES = 4  # of a packed event
@@ -102,7 +102,7 @@ def remove(store: Path) -> None:
         shutil.rmtree(removed)
 
 
-def make_room(events: int) -> None:
+def free_space(events: int) -> None:
     """Remove the least recently used stores until `events` more fit into the cache.
 
     Raises:
@@ -128,11 +128,11 @@ def make_room(events: int) -> None:
         excess -= unused[removed].bytes
         removed += 1
     if removed:
-        say(
+        log(
             f"{folder}: least recently used recordings removed: {removed}, "
             f"for its limit of {limit:,} bytes ({LIMIT})"
         )
-    require_disk(folder, events, NO_ROOM)
+    require_disk(folder, events, FREE_SPACE)
 
 
 def require_disk(folder: Path, events: int, remedy: str) -> None:

@@ -25,7 +25,7 @@ def files_of(path: Path) -> tuple[Path, ...]:
     return tuple(sorted(entry for entry in path.iterdir() if entry.is_file()))
 
 
-def is_recorded(path: Path) -> bool:
+def has_original_files(path: Path) -> bool:
     """Whether a recording's original event files exist, with or without a packed store."""
     return path.is_file() or (path / ddd17.EVENTS).is_file() or rosbag.reads(path)
 
@@ -40,7 +40,7 @@ def quick_hash(path: Path) -> dict[str, Any]:
     return {"name": path.name, "bytes": size, "sampled_sha256": digest.hexdigest()}
 
 
-def is_of(folder: Path, reader: Reader) -> bool:
+def matches_recording(folder: Path, reader: Reader) -> bool:
     """Whether a store matches a recording by sensor size, and sizes and sampled SHA-256 of files.
 
     A change between the samples that keeps the size is not detected. Names are ignored.

@@ -11,8 +11,8 @@ from tespec.events.readers import Column, check_events
 from tespec.events.store import MAX_WIDTH, CellMaps, PackedEvents, count_events
 
 RULES = ("edges", "rvt")
-DROPPED = -1
-# Source row of each output row (H,) and source column of each output column (W,); `DROPPED` outside
+OUTSIDE_IMAGE = -1
+# Source row of each output row (H,) and source column of each output column (W,); `OUTSIDE_IMAGE` outside
 # of the image.
 PixelMaps = tuple[NDArray[np.int64], NDArray[np.int64]]
 
@@ -36,7 +36,7 @@ class Region:
         """Map sensor coordinates to histogram rows (K, 2049) and columns (L, 2049).
 
         Zooming in repeats some sensor rows and columns: entry [k, c] is the k-th row or column
-        that shows coordinate c, or `DROPPED`.
+        that shows coordinate c, or `OUTSIDE_IMAGE`.
         """
         if maps is None:
             return _region_maps(self)
@@ -46,15 +46,15 @@ class Region:
 
 @lru_cache(maxsize=64)
 def _region_maps(region: Region) -> CellMaps:
-    """Row (1, 2049) and column (1, 2049) of the region for each sensor coordinate, or `DROPPED`."""
+    """Row (1, 2049) and column (1, 2049) of the region for each sensor coordinate, or `OUTSIDE_IMAGE`."""
     # those of packed events, and one outside of every region
     coordinates = np.arange(MAX_WIDTH + 1, dtype=np.int32)
     cells = coordinates // region.factor
     if region.keep == "nearest":
-        cells[coordinates % region.factor != region.factor // 2] = DROPPED
-    cells[-1] = DROPPED
-    rows = np.where(cells < region.height, cells, DROPPED)
-    columns = np.where(cells < region.width, cells, DROPPED)
+        cells[coordinates % region.factor != region.factor // 2] = OUTSIDE_IMAGE
+    cells[-1] = OUTSIDE_IMAGE
+    rows = np.where(cells < region.height, cells, OUTSIDE_IMAGE)
+    columns = np.where(cells < region.width, cells, OUTSIDE_IMAGE)
     return rows[None].astype(np.int32), columns[None].astype(np.int32)
 
 
@@ -62,18 +62,18 @@ def _compose(cells: NDArray[np.int32], sources: NDArray[np.int64]) -> NDArray[np
     """Map sensor coordinates to output cells (K, 2049).
 
     Args:
-        cells: (2049,) cell of the region for each coordinate, or `DROPPED`.
-        sources: cell of the region that each output cell shows, or `DROPPED`.
+        cells: (2049,) cell of the region for each coordinate, or `OUTSIDE_IMAGE`.
+        sources: cell of the region that each output cell shows, or `OUTSIDE_IMAGE`.
     """
     size = len(sources)
-    filled = np.flatnonzero(sources != DROPPED)
+    filled = np.flatnonzero(sources != OUTSIDE_IMAGE)
     outputs = filled[np.argsort(sources[filled], kind="stable")]
     shown = sources[outputs]
     repeats = np.arange(len(shown)) - np.searchsorted(shown, shown)
     # The last column is for coordinates that the region drops.
-    composed = np.full((int(repeats.max(initial=0)) + 1, size + 1), DROPPED, np.int32)
+    composed = np.full((int(repeats.max(initial=0)) + 1, size + 1), OUTSIDE_IMAGE, np.int32)
     composed[repeats, shown] = outputs
-    return np.ascontiguousarray(composed[:, np.where(cells == DROPPED, size, cells)])
+    return np.ascontiguousarray(composed[:, np.where(cells == OUTSIDE_IMAGE, size, cells)])
 
 
 def bin_times(t_start: int, t_end: int, bins: int) -> NDArray[np.int64]:

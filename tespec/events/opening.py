@@ -8,8 +8,8 @@ from typing import Protocol
 from tespec.core.errors import UserError
 from tespec.core.progress import progress
 from tespec.core.settings import Size
-from tespec.events.cache import cached_store, make_room
-from tespec.events.files import is_of, is_recorded
+from tespec.events.cache import cached_store, free_space
+from tespec.events.files import has_original_files, matches_recording
 from tespec.events.packing import load, pack
 from tespec.events.readers import (
     Reader,
@@ -106,7 +106,7 @@ def open_events(
     if recording.events <= IN_MEMORY:
         return load(recording)
     store = cached_store(recording)
-    make_room(recording.events)
+    free_space(recording.events)
     with progress(f"packing {recording.path.name} into {store.parent}", "events") as advance:
         pack(recording, store, lambda done, total: advance(done, total, ""))
     return open_store(store)
@@ -130,10 +130,12 @@ def find_events(
         return reader
     stream = open_store(folder)
     size = stream.height, stream.width
-    if folder == path or not is_recorded(path):
+    if folder == path or not has_original_files(path):
         resolve_size(path, sensor, size)
     else:
-        require_same(folder, path, is_of(folder, open_reader(path, sensor, default or size)))
+        require_match(
+            folder, path, matches_recording(folder, open_reader(path, sensor, default or size))
+        )
     return stream
 
 
@@ -166,13 +168,13 @@ def open_reader(path: Path, sensor: Size | None = None, default: Size | None = N
     )
 
 
-def require_same(folder: Path, path: Path, same: bool) -> None:
+def require_match(folder: Path, path: Path, same: bool) -> None:
     """Refuse a store that does not match its recording.
 
     Args:
         folder: the store.
         path: the recording.
-        same: whether they match, see `is_of`.
+        same: whether they match, see `matches_recording`.
     """
     if not same:
         raise UserError(

@@ -19,10 +19,10 @@ from numba import njit
 from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
-from tespec.core.files import one_at_a_time
-from tespec.core.progress import say
+from tespec.core.files import file_lock
+from tespec.core.progress import log
 from tespec.events import store
-from tespec.events.files import SourceHash, is_of
+from tespec.events.files import SourceHash, matches_recording
 from tespec.events.readers import Events, Reader
 from tespec.events.store import HEADER, LATEST, MILLISECOND, Facts, PackedEvents, open_store
 
@@ -93,8 +93,8 @@ def pack(
     unfinished = folder.with_name(f".{folder.name}.unfinished")
     replaced = folder.with_name(f".{folder.name}.replaced")
     try:
-        with one_at_a_time(
-            folder, lambda holder: say(f"{reader.path}: waiting for {holder}, which is packing it")
+        with file_lock(
+            folder, lambda holder: log(f"{reader.path}: waiting for {holder}, which is packing it")
         ):
             if folder.exists() and not (folder / HEADER).is_file():
                 raise NotWritable(
@@ -104,7 +104,7 @@ def pack(
                 )
             with suppress(UserError):  # of an incomplete store
                 open_store(folder)
-                if is_of(folder, reader):
+                if matches_recording(folder, reader):
                     return folder
             shutil.rmtree(unfinished, ignore_errors=True)  # left by a killed process
             try:

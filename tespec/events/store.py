@@ -32,7 +32,7 @@ LONGEST_HOURS = 8  # with an index of 0.2 GB; a longer recording has a damaged t
 LATEST = 10**17  # us since 1970: the year 5138; today's time in nanoseconds is a larger number
 MILLISECOND = 1000  # us
 BLOCK = 1 << 12  # events counted per block; the indices of their cells stay in the L1 cache
-CLIP = 10  # largest count
+MAX_COUNT = 10  # largest count
 
 X_BITS, Y_BITS = 11, 10
 MAX_WIDTH, MAX_HEIGHT = 1 << X_BITS, 1 << Y_BITS
@@ -390,7 +390,7 @@ def _count_cells(words, ends, cells, moved, histogram):  # type: ignore[no-untyp
         for cell in moved[ends[k] : ends[k + 1]]:
             index = cell + np.uint32(k * area)
             if index < np.uint32(NO_CELL):
-                counts[index] += np.uint8(counts[index] < np.uint8(CLIP))
+                counts[index] += np.uint8(counts[index] < np.uint8(MAX_COUNT))
 
 
 @njit(cache=True, nogil=True)
@@ -465,4 +465,4 @@ def _locate(words, rows, columns, first, step, wide, cells, out):  # type: ignor
 @njit(cache=True, nogil=True)
 def _add(counts, cells, number):  # type: ignore[no-untyped-def]
     for i in range(number):  # adding a comparison avoids a branch
-        counts[cells[i]] += np.uint8(counts[cells[i]] < np.uint8(CLIP))
+        counts[cells[i]] += np.uint8(counts[cells[i]] < np.uint8(MAX_COUNT))

@@ -33,7 +33,7 @@ def feature_std_and_rank(features: Tensor) -> FeatureStatistics:
     return FeatureStatistics(float(std), float(entropy.exp()))
 
 
-PLACES = 4096  # positions sampled for statistics of features
+SAMPLED_POSITIONS = 4096  # positions sampled for statistics of features
 
 
 class FeatureReservoir:

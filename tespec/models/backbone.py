@@ -349,7 +349,7 @@ def execute(
         cast("Any", model).to(memory_format=torch.channels_last)
 
 
-def resized(backbone: Backbone, img_size: Size) -> Backbone:
+def resize_backbone(backbone: Backbone, img_size: Size) -> Backbone:
     """Copy a backbone for another input size, in the same mode and on the same device.
 
     Args:

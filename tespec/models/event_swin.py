@@ -68,7 +68,7 @@ class EventSwin(Backbone):
     def stage_modules(self) -> list[nn.Module]:
         return list(self.swin.layers)
 
-    def take_any_size(self) -> None:
+    def allow_any_size(self) -> None:
         """Allow frames of any size that is a multiple of 32 px, with the windows of `img_size`."""
         for block in self.modules():
             if isinstance(block, SwinTransformerBlock):

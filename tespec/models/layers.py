@@ -118,7 +118,7 @@ def compute_dtype(weight: Tensor) -> torch.dtype:
     return weight.dtype
 
 
-def sent(values: Tensor, device: torch.device) -> Tensor:
+def to_device(values: Tensor, device: torch.device) -> Tensor:
     """Copy a CPU tensor to `device` without waiting for the copy.
 
     Returns:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tespec.core.errors import UserError
 from tespec.core.files import parse_yaml
-from tespec.core.progress import say
+from tespec.core.progress import log
 
 if TYPE_CHECKING:
     from submitit import AutoExecutor
@@ -25,7 +25,7 @@ PATIENCE = 120.0  # s for a stopped process to write its checkpoint
 A_WEEK = 7 * 24 * 60  # min; submitit's default time limit is five minutes
 
 
-class Pending(NamedTuple):
+class Task(NamedTuple):
     """A task that has not started."""
 
     name: str
@@ -36,15 +36,15 @@ class Pending(NamedTuple):
 class Running(NamedTuple):
     """A started task."""
 
-    task: Pending
+    task: Task
     process: Any
-    log: Path
+    log_file: Path
     slot: str  # index of its GPU, "" for none
     started: float  # s, of `time.monotonic`
 
 
 def run_all(
-    tasks: Sequence[Pending], logs: Path, slots: Sequence[str], executor: AutoExecutor | None = None
+    tasks: Sequence[Task], logs: Path, slots: Sequence[str], executor: AutoExecutor | None = None
 ) -> dict[str, str]:
     """Run all tasks, earlier ones first.
 
@@ -75,9 +75,9 @@ def run_all(
                     failed[task.name] = f"needs {task.needs}, which failed"
                 elif free:
                     waiting.remove(task)
-                    log = logs / f"{task.name}.txt"
+                    log_file = logs / f"{task.name}.txt"
                     try:
-                        running.append(_start(task, log, free[0], len(slots), executor))
+                        running.append(_start(task, log_file, free[0], len(slots), executor))
                         del free[0]
                     except UserError as error:
                         failed[task.name] = str(error)
@@ -87,10 +87,10 @@ def run_all(
                 name = run.task.name
                 message = f"done: {name}, {(time.monotonic() - run.started) / 60:.1f} min"
                 if run.process.returncode:
-                    output = run.log.read_text(errors="replace").strip() or "no output"
-                    failed[name] = f"{output.splitlines()[-1].strip()} ({run.log})"
+                    output = run.log_file.read_text(errors="replace").strip() or "no output"
+                    failed[name] = f"{output.splitlines()[-1].strip()} ({run.log_file})"
                     message = f"failed: {name}: {failed[name]}"
-                say(f"[{len(tasks) - len(waiting) - len(running)}/{len(tasks)}] {message}")
+                log(f"[{len(tasks) - len(waiting) - len(running)}/{len(tasks)}] {message}")
             time.sleep(POLL)
     except KeyboardInterrupt:
         _stop(running)
@@ -115,27 +115,29 @@ def _stop(running: Sequence[Running]) -> None:
 
 
 def _start(
-    task: Pending, log: Path, slot: str, concurrent: int, executor: AutoExecutor | None
+    task: Task, log_file: Path, slot: str, concurrent: int, executor: AutoExecutor | None
 ) -> Running:
     # Without a buffer, stdout and stderr keep their order, and an error is the last line of the
     # log.
     command = [sys.executable, "-u", *task.arguments()]
-    log.parent.mkdir(parents=True, exist_ok=True)
-    log.write_bytes(b"")
-    say(f"started: {task.name} (log: {log})")
+    log_file.parent.mkdir(parents=True, exist_ok=True)
+    log_file.write_bytes(b"")
+    log(f"started: {task.name} (log: {log_file})")
     if executor is not None:
-        return Running(task, ClusterProcess(executor, command, log), log, slot, time.monotonic())
+        return Running(
+            task, ClusterProcess(executor, command, log_file), log_file, slot, time.monotonic()
+        )
     # Divide the CPU cores among the tasks, which would slow each other down otherwise.
     threads = str(max(1, (os.cpu_count() or 1) // concurrent))
     environment = {"OMP_NUM_THREADS": threads, "NUMBA_NUM_THREADS": threads, **os.environ}
     environment |= {"CUDA_VISIBLE_DEVICES": slot} if slot else {}
-    with log.open("ab") as file:
+    with log_file.open("ab") as file:
         # In a new session, Ctrl-C reaches only the parent, which then stops its tasks.
         process = subprocess.Popen(
             command, stdout=file, stderr=subprocess.STDOUT, env=environment, start_new_session=True,
             preexec_fn=_end_with_parent,
         )  # fmt: skip
-    return Running(task, process, log, slot, time.monotonic())
+    return Running(task, process, log_file, slot, time.monotonic())
 
 
 def _end_with_parent() -> None:
@@ -147,14 +149,14 @@ def _end_with_parent() -> None:
 class Command:
     """Command of a cluster job, with its output in a log; a requeued job runs it again."""
 
-    def __init__(self, arguments: list[str], log: Path) -> None:
+    def __init__(self, arguments: list[str], log_file: Path) -> None:
         self.arguments = arguments
-        self.log = log
+        self.log_file = log_file
         self._process: subprocess.Popen[bytes] | None = None
 
     def __call__(self) -> int:
         """Run the command and return its exit code."""
-        with self.log.open("ab") as file:
+        with self.log_file.open("ab") as file:
             self._process = subprocess.Popen(self.arguments, stdout=file, stderr=subprocess.STDOUT)
             return self._process.wait()
 
@@ -168,15 +170,15 @@ class Command:
         if self._process is not None:
             self._process.terminate()
             self._process.wait(PATIENCE)
-        return DelayedSubmission(Command(self.arguments, self.log))
+        return DelayedSubmission(Command(self.arguments, self.log_file))
 
 
 class ClusterProcess:
     """A submitted job with the subset of `subprocess.Popen`'s interface that `run_all` uses."""
 
-    def __init__(self, executor: AutoExecutor, arguments: list[str], log: Path) -> None:
-        self._job = executor.submit(Command(arguments, log.absolute()))
-        self._log = log
+    def __init__(self, executor: AutoExecutor, arguments: list[str], log_file: Path) -> None:
+        self._job = executor.submit(Command(arguments, log_file.absolute()))
+        self._log = log_file
         self.returncode: int | None = None
 
     def poll(self) -> int | None:

@@ -22,7 +22,7 @@ from tespec.core import config
 from tespec.core.description import read_description
 from tespec.core.errors import UserError
 from tespec.core.files import UNREADABLE, read_yaml, sha256_of
-from tespec.core.settings import PositiveInt, SomeShare, build, suggest
+from tespec.core.settings import PositiveFraction, PositiveInt, build, suggest
 from tespec.registry import DATASETS, METHODS, MODELS, PLUGIN, TASKS, pretrained_methods
 
 EVALUATION, PRETRAINING, REFERENCE = "evaluation", "pretraining", "reference"
@@ -46,7 +46,7 @@ class Cells:
     )
     tasks: Names | None = None
     seeds: Seeds | None = None
-    label_fraction: Annotated[tuple[SomeShare, ...], Some] = (1.0,)
+    label_fraction: Annotated[tuple[PositiveFraction, ...], Some] = (1.0,)
     backbone: str = ""
     set: tuple[str, ...] = ()
 
@@ -208,7 +208,7 @@ def up_to_date(records: Iterable[Record]) -> list[Record]:
             known_backbones.get(settings.get("backbone", "")),
             *(part for part in parts if part and part.__module__.startswith(PLUGIN)),
         } - {None}
-        files = config.own_files(tasks=settings.get("task", ""), profiles=record.profile)
+        files = config.user_files(tasks=settings.get("task", ""), profiles=record.profile)
         version = method.version if method else 1
         if record.method_version == version and record.plugin == plugin_sha256(classes, files):
             current.append(record)
@@ -229,10 +229,10 @@ def missing_jobs(jobs: Sequence[Job], records: Sequence[Record], runs: Path) -> 
     done = {choices for record in records for choices in choices_of(record)}
     missing = [job for job in jobs if job.choices not in done]
     needed = dict.fromkeys(job.upstream for job in missing if job.upstream)
-    return [*(job for job in needed if weights_of(job, records, runs) is None), *missing]
+    return [*(job for job in needed if find_weights(job, records, runs) is None), *missing]
 
 
-def weights_of(job: Job, records: Iterable[Record], runs: Path) -> Path | None:
+def find_weights(job: Job, records: Iterable[Record], runs: Path) -> Path | None:
     """Find the weights of a pre-training.
 
     Args:
@@ -274,7 +274,7 @@ def command(job: Job, checkpoint: Path | str | None = None) -> list[str]:
     words += [word for change in changes for word in ("--set", change)]
     words += ["--variant", job.variant] if job.variant else []
     words += ["--split", job.split] if job.split != "test" else []
-    profile = next(map(str, config.own_files(profiles=job.profile)), job.profile)
+    profile = next(map(str, config.user_files(profiles=job.profile)), job.profile)
     return [*words, "--profile", profile, "--seed", str(job.seed), "--data", job.data]
 
 
@@ -421,14 +421,14 @@ def _pretraining(
 
 def _data(plan: Plan, dataset: str, *, labelled: bool = True) -> tuple[str, str]:
     """Return the value of `--data` for a data set, and the name of the data in records."""
-    from tespec.runs.data import label_of
+    from tespec.runs.data import record_label
 
     if plan.data == SAMPLE:
         return SAMPLE, SAMPLE
     folders = [plan.data] if plan.data else [*filter(None, [os.environ.get("TESPEC_DATA")]), "data"]
     paths = [Path(folder) / dataset for folder in folders]
     path = next((path for path in paths if path.exists()), paths[0])
-    return str(path), label_of(path, dataset, labelled=labelled)
+    return str(path), record_label(path, dataset, labelled=labelled)
 
 
 def _profile(plan: Plan, task: str) -> str:

@@ -27,7 +27,9 @@ def momentum_copy(student: Module) -> Module:
 
 
 @torch.no_grad()
-def ema_update_(teacher: nn.Module, student: nn.Module, momentum: float, progress: float) -> None:
+def momentum_update(
+    teacher: nn.Module, student: nn.Module, momentum: float, progress: float
+) -> None:
     """Move a teacher towards its student, with BYOL's momentum schedule (Grill et al., 2020).
 
     Args:

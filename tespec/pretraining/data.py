@@ -17,8 +17,8 @@ from tespec.core.settings import Pretraining, Size
 from tespec.datasets import images
 from tespec.datasets.batches import StepBatches
 from tespec.datasets.ddd17 import IMAGES
-from tespec.datasets.folder import TrainValSplit, divide, find_recordings
-from tespec.datasets.lanes import WHOLE, Shard
+from tespec.datasets.folder import TrainValSplit, find_recordings, split_train_val
+from tespec.datasets.lanes import FULL_BATCH, Shard
 from tespec.datasets.recording import Recording, event_corrections, fingerprint
 from tespec.models import Backbone
 from tespec.models.backbone import reset
@@ -77,7 +77,7 @@ class _Data:
 class EventData(_Data):
     """Event histograms of recordings.
 
-    A batch holds `histograms` (B, T, 2 * bins, H, W) uint8 and `fresh` (B,) bool, True where a
+    A batch holds `histograms` (B, T, 2 * bins, H, W) uint8 and `is_first` (B,) bool, True where a
     lane's state is reset.
     """
 
@@ -122,10 +122,12 @@ class EventData(_Data):
             skip_damaged: whether to skip unreadable recordings instead of refusing them.
         """
         settings = self.settings
-        split = divide(root, settings.window_ms, settings.downsample, settings.sensor, skip_damaged)
+        split = split_train_val(
+            root, settings.window_ms, settings.downsample, settings.sensor, skip_damaged
+        )
         self.root = root
         self.damaged = tuple(split.damaged)
-        region = split.train[0].region  # `divide` refuses recordings of different sizes
+        region = split.train[0].region  # `split_train_val` refuses recordings of different sizes
         self.size = (region.height, region.width)
         self.notes = (
             *_skipped(split),
@@ -147,7 +149,7 @@ class EventData(_Data):
             for recording in split
         }
 
-    def steps(self, seed: int, shard: Shard = WHOLE) -> Any:
+    def steps(self, seed: int, shard: Shard = FULL_BATCH) -> Any:
         """Return the training batches, indexed by step.
 
         Args:
@@ -165,8 +167,8 @@ class EventData(_Data):
         """
         shape = (lanes, self.settings.segments, 2 * self.settings.bins, *self.size)
         histograms = torch.zeros(shape, dtype=torch.uint8, device=device)
-        fresh = torch.zeros(lanes, dtype=torch.bool, device=device)
-        return {"histograms": histograms, "fresh": fresh}
+        is_first = torch.zeros(lanes, dtype=torch.bool, device=device)
+        return {"histograms": histograms, "is_first": is_first}
 
     @property
     def _val_lanes(self) -> int:
@@ -200,7 +202,7 @@ class EventData(_Data):
                 histograms = recording.histograms(first, segments, self.settings.binning)
                 yield {
                     "histograms": torch.from_numpy(histograms)[None],
-                    "fresh": torch.tensor([first == 0]),
+                    "is_first": torch.tensor([first == 0]),
                 }
 
     def val_batches(self, device: torch.device, frames: int | None = None) -> Iterator[Batch]:
@@ -226,14 +228,14 @@ class EventData(_Data):
         Returns:
             Features (B, T, C, h, w) of the four stages, and the state.
         """
-        return backbone(batch["histograms"], reset(state, batch["fresh"]))
+        return backbone(batch["histograms"], reset(state, batch["is_first"]))
 
 
 class ImageData(_Data):
     """Augmented crops of images, for a feed-forward backbone with 1 or 3 input channels.
 
     A batch holds `views` (B, crops, C, H, W), uint8 or float32, which
-    `tespec.datasets.images.as_input` converts to the backbone's input, and `labels` (B,) int64, the
+    `tespec.datasets.images.normalise` converts to the backbone's input, and `labels` (B,) int64, the
     index of each image's folder.
     """
 
@@ -272,7 +274,7 @@ class ImageData(_Data):
         """Return the number of images of each class in "train" or "held_out"."""
         return self.images.counts()
 
-    def steps(self, seed: int, shard: Shard = WHOLE) -> images.ImageBatches:
+    def steps(self, seed: int, shard: Shard = FULL_BATCH) -> images.ImageBatches:
         """Return the training batches, indexed by step.
 
         Args:
@@ -310,19 +312,19 @@ class ImageData(_Data):
 
     def features(self, backbone: Backbone, batch: Batch, state: Any) -> tuple[list[Tensor], Any]:
         """Compute the features of the first crop of each image; see `EventData.features`."""
-        return backbone(images.as_input(batch["views"][:, :1]))
+        return backbone(images.normalise(batch["views"][:, :1]))
 
 
 class PairData(EventData):
     """Pairs of an event histogram and the grey image at its end, for feed-forward backbones.
 
     A batch holds `histograms` (B, 1, 2 * bins, H, W) uint8 and `images` (B, 1, 1, H, W) uint8,
-    which `tespec.datasets.images.as_input` converts to a backbone's input.
+    which `tespec.datasets.images.normalise` converts to a backbone's input.
     """
 
     unordered = "pairs of events and image"
-    train: Sequence[images.Paired]
-    held_out: Sequence[images.Paired]
+    train: Sequence[images.FrameRecording]
+    held_out: Sequence[images.FrameRecording]
 
     def open(self, root: Path, skip_damaged: bool = False) -> None:
         """Split the recordings, and find the image at the end of each window.
@@ -343,8 +345,10 @@ class PairData(EventData):
             )
         split = self.split(root, skip_damaged)
         window_ms = self.settings.window_ms
-        self.train = images.paired(split.train, window_ms)
-        self.held_out = images.subsample(images.paired(split.held_out, window_ms), VAL_PAIRS)
+        self.train = images.pair_with_frames(split.train, window_ms)
+        self.held_out = images.subsample(
+            images.pair_with_frames(split.held_out, window_ms), VAL_PAIRS
+        )
         min_count = self.method.min_batch_size
         if sum(map(len, self.held_out)) < min_count:
             raise UserError(
@@ -361,7 +365,7 @@ class PairData(EventData):
                 digest.update(f"{path.name}|{path.stat().st_size}\n".encode())
         return digest.hexdigest()[:12]
 
-    def steps(self, seed: int, shard: Shard = WHOLE) -> images.PairBatches:
+    def steps(self, seed: int, shard: Shard = FULL_BATCH) -> images.PairBatches:
         """Return the training batches, indexed by step.
 
         Args:

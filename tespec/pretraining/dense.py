@@ -14,7 +14,7 @@ from torch.nn.functional import interpolate, normalize, scaled_dot_product_atten
 
 from tespec.core.distributed import shard_slice
 from tespec.models.event_swin import PATCH, EventSwin
-from tespec.models.layers import in_fp32, sent
+from tespec.models.layers import in_fp32, to_device
 from tespec.pretraining.contrast import PrototypeHead
 from tespec.pretraining.masking import replace_masked
 from tespec.pretraining.views import crop_and_resize
@@ -64,7 +64,7 @@ def random_clusters(maps: Tensor, count: int) -> Tensor:
     height, width = maps.shape[-2:]
     total, local = shard_slice(len(maps))
     starts = torch.rand(total, height * width).argsort(1)[local, :count]
-    members = cluster(maps.flatten(2).mT, sent(starts, maps.device))
+    members = cluster(maps.flatten(2).mT, to_device(starts, maps.device))
     return members.unflatten(2, (height, width))
 
 
@@ -193,7 +193,7 @@ class DenseNetwork(nn.Module):
 
     def __init__(self, backbone: EventSwin, hidden: int, bottleneck: int, prototypes: int) -> None:
         super().__init__()
-        backbone.take_any_size()
+        backbone.allow_any_size()
         # Torch's initialisation instead of timm's (model/network/swin_pretrain.py, init_all=False).
         for stage in backbone.stage_modules():
             for layer in stage.modules():

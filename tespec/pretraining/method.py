@@ -14,14 +14,14 @@ from typing_extensions import Self
 from tespec.core.errors import UserError
 from tespec.core.settings import (
     ARCHITECTURES,
+    Fraction,
     PositiveInt,
     Pretraining,
-    Share,
     Size,
     build,
     suggest,
 )
-from tespec.datasets.images import ViewOf
+from tespec.datasets.images import ViewTransform
 from tespec.models import Backbone, EventSwin, build_backbone
 from tespec.models.layers import padded_size
 from tespec.pretraining.data import Batch, EventData, ImageData, PairData, PretrainData
@@ -223,19 +223,19 @@ class EventMethod(PretrainMethod):
 
 
 @dataclass(frozen=True)
-class ViewSettings:
+class CropSettings:
     """Settings of random crops; defaults of the reference implementations for ImageNet-1k."""
 
     size: PositiveInt = 224  # px; side of a crop
     channels: Literal[1, 3] = 3  # grey or RGB
     # minimum and maximum fraction of the image's area in a crop
-    scale: tuple[Share, Share] = (0.08, 1.0)
+    scale: tuple[Fraction, Fraction] = (0.08, 1.0)
 
 
 class ImageMethod(PretrainMethod):
     """A method that learns from augmented crops of images; see `ImageData` for its batches.
 
-    Its settings extend `ViewSettings`.
+    Its settings extend `CropSettings`.
     """
 
     data_type = ImageData
@@ -253,7 +253,7 @@ class ImageMethod(PretrainMethod):
 
     @classmethod
     @abstractmethod
-    def views(cls, cfg: Any, training: bool = True) -> Sequence[ViewOf]:
+    def views(cls, cfg: Any, training: bool = True) -> Sequence[ViewTransform]:
         """Return the transforms that augment an image.
 
         Args:
@@ -328,7 +328,7 @@ def open_pretraining(
         skip_damaged: whether to skip unreadable recordings instead of refusing them.
     """
     method = pretrain_method(settings)
-    data = method.data_type(settings, method, own_settings(settings.objective), size)
+    data = method.data_type(settings, method, method_settings(settings.objective), size)
     if root is not None:
         data.open(root, skip_damaged)
     return data
@@ -344,7 +344,9 @@ def new_network(settings: Pretraining, data: PretrainData) -> PretrainMethod:
     Raises:
         UserError: if the settings do not fit the data.
     """
-    return pretrain_method(settings).from_settings(own_settings(settings.objective), settings, data)
+    return pretrain_method(settings).from_settings(
+        method_settings(settings.objective), settings, data
+    )
 
 
 def pretrain_method(settings: Pretraining) -> type[PretrainMethod]:
@@ -353,7 +355,7 @@ def pretrain_method(settings: Pretraining) -> type[PretrainMethod]:
     return METHODS.module_dict[settings.objective["type"]]
 
 
-def own_settings(objective: Mapping[str, Any]) -> Any:
+def method_settings(objective: Mapping[str, Any]) -> Any:
     """Build a method's `cfg` from its name as `type` and values by name; refuse invalid ones."""
     register_methods()
     cfg = {key: value for key, value in objective.items() if key != "type"}

@@ -15,7 +15,7 @@ from torchvision.transforms.functional import InterpolationMode, center_crop, re
 from tespec.core.config import pretraining_settings
 from tespec.core.errors import UserError
 from tespec.core.settings import Pretraining, Size
-from tespec.datasets.images import as_input
+from tespec.datasets.images import normalise
 from tespec.models.backbone import Backbone, build_backbone
 from tespec.models.layers import pad_to, padded_size
 from tespec.pretraining.contrast import pooled
@@ -78,13 +78,13 @@ class Teacher(nn.Module):
         network: Any = self.network.eval()
         images = images.expand(-1, self.channels, -1, -1)
         if isinstance(network, Backbone):
-            stages, _ = network(pad_to(as_input(images), self.size).unsqueeze(1))
+            stages, _ = network(pad_to(normalise(images), self.size).unsqueeze(1))
             return pooled(stages[-1]) if self.global_features else stages[STAGE].squeeze(1)
         if self.global_features:
             return network(clip_preprocess(images, network.pretrained_cfg))
         maps: Any = ()
         if hasattr(network, "forward_intermediates"):
-            padded = pad_to(as_input(images), self.size)
+            padded = pad_to(normalise(images), self.size)
             options = {"norm": True, "intermediates_only": True, "output_fmt": "NCHW"}
             maps = network.forward_intermediates(padded, **options)
         maps = [features for features in maps if features.shape[-1] * TOKEN == self.size[1]]
@@ -109,7 +109,7 @@ def clip_preprocess(images: Tensor, published: dict[str, Any]) -> Tensor:
     side = published["input_size"][-1]
     resized = resize(images, [side], InterpolationMode.BICUBIC, antialias=True)
     square = center_crop(resized, [side, side])
-    return as_input(square, (published["mean"], published["std"]))
+    return normalise(square, (published["mean"], published["std"]))
 
 
 def is_timm(name: str) -> bool:

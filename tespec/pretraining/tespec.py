@@ -15,9 +15,9 @@ from tespec.core.distributed import global_mean
 from tespec.core.errors import UserError
 from tespec.core.settings import (
     Augmentation,
-    Clip,
     Downsample,
     Flag,
+    GradientClipping,
     Mask,
     NonNegativeFloat,
     Optimisation,
@@ -26,7 +26,7 @@ from tespec.core.settings import (
 )
 from tespec.events.intensity import estimate_high_pass, estimate_intensity
 from tespec.models.backbone import Backbone, BackboneState, detach, reset
-from tespec.models.layers import crop, in_fp32, sent
+from tespec.models.layers import crop, in_fp32, to_device
 from tespec.pretraining.data import Batch, PretrainData
 from tespec.pretraining.masking import MaskPatch, build_decoder, pixel_maps, random_masks
 from tespec.pretraining.method import EventMethod, TableRow
@@ -155,7 +155,9 @@ class Tespec(EventMethod):
             end_divisor=1000,
             steps=400000,
             warmup_steps=2000,
-            clip=Clip("value", 1.0),  # as RVT does (config/general.yaml); the paper is silent
+            clip=GradientClipping(
+                "value", 1.0
+            ),  # as RVT does (config/general.yaml); the paper is silent
             # No weight decay: the paper is silent; RVT's 0 (config/general.yaml).
         ),
         augmentation=Augmentation(flip=0.5, zoom=0.8),
@@ -214,7 +216,7 @@ class Tespec(EventMethod):
         rows = -(-histograms.shape[-2] // unit)
         columns = -(-histograms.shape[-1] // unit)
         masks = random_masks(len(histograms), rows, columns, self.cfg.mask.ratio)
-        return sent(masks, histograms.device)
+        return to_device(masks, histograms.device)
 
     def masked_losses(
         self, batch: Batch, state: State | None, mask: Tensor
@@ -222,7 +224,7 @@ class Tespec(EventMethod):
         """Compute the losses of a step with a given mask.
 
         Args:
-            batch: "histograms" (B, T, 2 * bins, H, W) uint8 and "fresh" (B,) bool.
+            batch: "histograms" (B, T, 2 * bins, H, W) uint8 and "is_first" (B,) bool.
             state: of the step before.
             mask: (B, rows, columns) bool, True where patches are masked.
 
@@ -262,7 +264,7 @@ class Tespec(EventMethod):
         histograms = batch["histograms"]  # (B, T, 2 * bins, H, W)
         size = (histograms.shape[-2], histograms.shape[-1])
         backbone_state, target_state = (
-            (None, None) if state is None else reset(state, batch["fresh"])
+            (None, None) if state is None else reset(state, batch["is_first"])
         )
         video, target_state = self.target(histograms, target_state)
         target = video  # (B, T, planes, H, W)

@@ -14,7 +14,7 @@ from torch.nn.functional import grid_sample, interpolate, pad
 from torchvision.transforms.v2 import InterpolationMode, functional
 
 from tespec.core.distributed import shard_slice
-from tespec.models.layers import in_fp32, sent
+from tespec.models.layers import in_fp32, to_device
 
 ASPECT = (3 / 4, 4 / 3)  # width over height of a crop, relative to the image's
 TRIES = 10  # at a crop that fits into the image; if none does, the crop is the full image
@@ -125,7 +125,7 @@ def random_views(
     draws = torch.rand(count, lanes, 2 * TRIES + 3)[:, local]
     last = torch.tensor([height - 1, height - 1, width - 1, width - 1]).clamp(min=1)
     boxes = draw_boxes(draws, (height, width), scale) / last
-    boxes = sent(boxes.float(), frames.device)
+    boxes = to_device(boxes.float(), frames.device)
     images = frames.flatten(1, 2)  # (B, T * C, H, W)
     crops = torch.stack([crop_and_resize(images, box, size, mode) for box in boxes])
     return crops.unflatten(2, frames.shape[1:3]), boxes
@@ -157,7 +157,7 @@ def random_resized_crops(frames: Tensor, scale: tuple[float, float]) -> Tensor:
 def random_time_flips(histograms: Tensor) -> Tensor:
     """Reverse time and swap polarities of a lane with probability 0.5: (B, T, 2 * bins, H, W)."""
     lanes, local = shard_slice(len(histograms))
-    flips = sent(torch.rand(lanes)[local] < 0.5, histograms.device).view(-1, 1, 1, 1, 1)
+    flips = to_device(torch.rand(lanes)[local] < 0.5, histograms.device).view(-1, 1, 1, 1, 1)
     return torch.where(flips, histograms.flip(1, 2), histograms)
 
 

@@ -14,9 +14,9 @@ import yaml
 from tespec.core.config import as_facts, dataset_and_splits, names
 from tespec.core.distributed import all_gather, rank_computes, world_size
 from tespec.core.errors import UserError, one_line
-from tespec.core.progress import say
+from tespec.core.progress import log
 from tespec.core.settings import Finetuning, Pretraining, Size
-from tespec.datasets.recording import reduced
+from tespec.datasets.recording import downsampled_region
 from tespec.models.backbone import execute
 from tespec.pretraining.data import ImageData
 from tespec.pretraining.method import new_network, open_pretraining, pretrain_method
@@ -24,8 +24,8 @@ from tespec.registry import DATASETS
 from tespec.runs.setup import Setup
 from tespec.runs.train import require_trainable
 from tespec.tasks import find_task
-from tespec.tasks.base import fresh_backbone
-from tespec.training.ddp import synced
+from tespec.tasks.base import random_backbone
+from tespec.training.ddp import convert_sync_batchnorm
 from tespec.training.device import available_memory
 from tespec.training.loading import Batch
 from tespec.training.step_cost import META, step_cost
@@ -77,7 +77,7 @@ class TrainingEstimate(NamedTuple):
         """
         require_trainable(self.settings, setup, processes=gpus)
         batch = self.batch(self.settings.batch_size // (gpus * setup.accumulate))
-        model = synced(self.model.train())  # as in a training
+        model = convert_sync_batchnorm(self.model.train())  # as in a training
         execute(model, recompute=setup.recompute, fast=not setup.deterministic)
         with rank_computes(alone=True):
             step = step_cost(model, batch, half=self.settings.optimisation.precision != "fp32")
@@ -165,7 +165,7 @@ def estimate_training(
         )
     task: Any = find_task(settings)
     with META:
-        model = task.network(settings, fresh_backbone(settings, size))
+        model = task.network(settings, random_backbone(settings, size))
     if freeze:
         model.freeze_backbone()
     return TrainingEstimate(
@@ -203,7 +203,7 @@ def require_memory(
         estimate = estimate_training(settings, size, freeze=freeze)
         needed = estimate.cost(setup, processes).memory
     except Exception as error:
-        say(f"memory is not checked before the training: {one_line(str(error))[:200]}")
+        log(f"memory is not checked before the training: {one_line(str(error))[:200]}")
         return
     ranks = all_gather((platform.node(), available_memory(device)))
     machines = [machine for machine, _ in ranks]
@@ -237,7 +237,9 @@ def require_memory(
     )
 
 
-def input_of(settings: Finetuning | Pretraining, dataset: str, sensor: Size | None = None) -> Size:
+def input_size(
+    settings: Finetuning | Pretraining, dataset: str, sensor: Size | None = None
+) -> Size:
     """Size of the backbone's input for a data set that need not exist.
 
     Args:
@@ -264,6 +266,6 @@ def input_of(settings: Finetuning | Pretraining, dataset: str, sensor: Size | No
             "no config specifies its sensor size",
             "give --sensor WIDTHxHEIGHT",
         )
-    region = reduced(*stated, settings.downsample)
+    region = downsampled_region(*stated, settings.downsample)
     rows = settings.protocol.get("rows") if isinstance(settings, Finetuning) else None
     return min(region.height, rows or region.height), region.width

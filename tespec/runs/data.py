@@ -17,7 +17,7 @@ from tespec.core.description import (
 )
 from tespec.core.distributed import rank_zero_first
 from tespec.core.errors import UserError
-from tespec.core.progress import say
+from tespec.core.progress import log
 from tespec.core.settings import Finetuning, Size
 from tespec.datasets.folder import find_recordings
 from tespec.events.opening import open_reader
@@ -77,10 +77,10 @@ class Data:
         reader = open_reader(files[0], given)
         return reader.height, reader.width
 
-    def made(self) -> "Data":
+    def generate(self) -> "Data":
         """Print the notice, generate missing data of the sample world, and return this object."""
         if self.notice:
-            say(self.notice)
+            log(self.notice)
         if self.root == world_folder() / self.root.name:
             with rank_zero_first():
                 make_world(datasets=(self.root.name,))
@@ -93,12 +93,12 @@ def find_unlabelled(
     """Find recordings for pre-training; arguments as in `find_data`.
 
     Returns:
-        The data, with the label of `label_of` for unlabelled data.
+        The data, with the label of `record_label` for unlabelled data.
     """
     data = find_data(dataset, given, profile, planned=planned)
     if data.is_sample:
         return data
-    return replace(data, label=label_of(data.root, dataset, labelled=False))
+    return replace(data, label=record_label(data.root, dataset, labelled=False))
 
 
 def find_data(
@@ -132,12 +132,12 @@ def find_data(
     if given is not None:
         if not given.exists():
             raise UserError(given, "no such file or folder", "check the path")
-        return Data(given, label_of(given, dataset))
+        return Data(given, record_label(given, dataset))
     variable = os.environ.get("TESPEC_DATA", "")
     missing_folder = variable != "" and not Path(variable).is_dir()
     for parent in (Path(variable or "data"), Path("data")):
         if not missing_folder and (parent / dataset).is_dir():
-            return Data(parent / dataset, label_of(parent / dataset, dataset))
+            return Data(parent / dataset, record_label(parent / dataset, dataset))
     missing = f"no {dataset} data given or found in ./data/{dataset}"
     if variable:
         what = "no such folder" if missing_folder else f"contains no folder {dataset}"
@@ -178,7 +178,7 @@ def settings_of(
     )
 
 
-def sibling(data: Data, dataset: str) -> Data:
+def same_world(data: Data, dataset: str) -> Data:
     """Return another data set of the same sample world, which is generated if it is missing.
 
     Args:
@@ -195,7 +195,7 @@ def sibling(data: Data, dataset: str) -> Data:
     return Data(root, SAMPLE)
 
 
-def label_of(root: Path, dataset: str, *, labelled: bool = True) -> str:
+def record_label(root: Path, dataset: str, *, labelled: bool = True) -> str:
     """Name of data in records.
 
     Args:

@@ -10,30 +10,30 @@ from tespec.comparison.records import Record
 from tespec.core.config import as_facts, changed_settings, pretraining_settings
 from tespec.core.distributed import is_first, rank_zero_first
 from tespec.core.errors import UserError
-from tespec.core.progress import say
+from tespec.core.progress import log
 from tespec.core.settings import Finetuning, Pretraining
 from tespec.datasets.base import TEST, TRAIN
 from tespec.datasets.recording import fingerprint, require_stored
 from tespec.metrics import partial_means
 from tespec.pretraining.method import Method
 from tespec.runs.cost import require_memory
-from tespec.runs.data import Data, sibling
+from tespec.runs.data import Data, same_world
 from tespec.runs.pretrain import identity_of, pretrain
 from tespec.runs.run import WEIGHTS, Outcome, Run, plugin_of, run_or_load
 from tespec.runs.setup import Setup
 from tespec.runs.train import SIZE, inference_ms, require_trainable, sizes_of, train
 from tespec.tasks import build_task
-from tespec.tasks.base import fresh_backbone
-from tespec.training.device import choose_device, derive, seed_everything, with_precision
-from tespec.training.loading import deal
+from tespec.tasks.base import random_backbone
+from tespec.training.device import choose_device, derive_seed, seed_everything, with_precision
+from tespec.training.loading import split_batches
 from tespec.weights.files import state_sha256, write_weights
 from tespec.weights.load import (
     HISTOGRAMS,
     SEED,
     TRAINED_ON,
-    Origin,
-    origin_of,
-    require_other_labels,
+    PretrainingData,
+    pretraining_data_of,
+    refuse_same_labels,
 )
 
 
@@ -101,19 +101,19 @@ class CellSpec:
 
     def resolve_settings(self) -> Finetuning:
         """Set the peak learning rate for the data that the initial weights were pre-trained on."""
-        origin = Origin()
+        origin = PretrainingData()
         if self.pretrains and self.data.is_sample:
-            origin = Origin(self.recipe.dataset, True)
+            origin = PretrainingData(self.recipe.dataset, True)
         elif self.checkpoint is not None:
             try:
-                origin = origin_of(self.checkpoint)
+                origin = pretraining_data_of(self.checkpoint)
             except UserError as error:
                 initialise: Any = self.method.initialise
                 if initialise.__func__ is Method.initialise.__func__:  # type: ignore[attr-defined]
                     raise
                 # The method may read a file format of its authors.
                 reason = "unknown pre-training data, so the default peak learning rate is used"
-                say(f"{error.where}: {reason}")
+                log(f"{error.where}: {reason}")
         settings = self.settings
         if origin.sample == self.data.is_sample:
             settings = settings.after_pretraining_on(origin.data)
@@ -121,14 +121,14 @@ class CellSpec:
             rates = ", ".join(f"{k}: {rate:g}" for k, rate in self.settings.peak_lr_after.items())
             data = f"{origin.data} of the sample world" if origin.sample else origin.data
             peak = f"peak learning rate {settings.optimisation.peak_lr:g}"
-            say(f"{peak} after pre-training on {data} (peak_lr_after: {rates})")
+            log(f"{peak} after pre-training on {data} (peak_lr_after: {rates})")
         return settings
 
     def check_weights(self) -> None:
         """Check that the weights fit the network, without data."""
         if self.checkpoint is None:
             return
-        report = self.method.initialise(fresh_backbone(self.settings, SIZE), self.checkpoint)
+        report = self.method.initialise(random_backbone(self.settings, SIZE), self.checkpoint)
         if (other := report.recipe.get("method", self.name)) != self.name:
             raise UserError(
                 self.checkpoint,
@@ -140,7 +140,7 @@ class CellSpec:
 def finetune(spec: CellSpec) -> Record:
     """Fine-tune and evaluate, or load the record if the run is complete."""
     run, task, model = prepare_run("evaluation", spec)
-    batches = deal(task.steps, run.seed, run.setup.accumulate)
+    batches = split_batches(task.steps, run.seed, run.setup.accumulate)
 
     def evaluate() -> Outcome:
         outcome = outcome_of(task, task.evaluate(model, run.device, run.setup.workers))
@@ -213,14 +213,14 @@ def prepare_run(kind: str, spec: CellSpec, **config: str) -> tuple[Run, Any, Any
     checkpoint = spec.checkpoint
     if spec.pretrains:
         seed = spec.seed if spec.pretraining_seed is None else spec.pretraining_seed
-        data = sibling(spec.data, spec.recipe.dataset)
+        data = same_world(spec.data, spec.recipe.dataset)
         checkpoint = pretrain(spec.name, spec.recipe, data, seed, spec.setup).weights
-    seed_everything(derive(spec.seed, "model"))
+    seed_everything(derive_seed(spec.seed, "model"))
     model = task.model()
     weights = spec.method.initialise(model.backbone, checkpoint)
-    require_other_labels(weights, fingerprint(task.train), checkpoint)
+    refuse_same_labels(weights, fingerprint(task.train), checkpoint)
     if weights.loaded:
-        say(weights.summary())
+        log(weights.summary())
     frozen = {"freeze": True} if spec.freeze else {}
     if spec.freeze:
         model.freeze_backbone()
@@ -246,7 +246,7 @@ def prepare_run(kind: str, spec: CellSpec, **config: str) -> tuple[Run, Any, Any
         ),
         # The identity of the result includes the initial backbone, however the method made it.
         start=weights.facts() | {"start_sha256": state_sha256(model.backbone.state_dict())},
-        began=start_time,
+        start_time=start_time,
         split=spec.split,
     )
     return run, task, model

@@ -11,7 +11,7 @@ from tespec.core.config import UPSTREAM, as_facts, changed_settings
 from tespec.core.distributed import broadcast, is_first, rank_computes, rank_zero_first
 from tespec.core.errors import UserError
 from tespec.core.files import sha256_of
-from tespec.core.progress import say
+from tespec.core.progress import log
 from tespec.core.settings import HistogramSpec, Pretraining
 from tespec.datasets.recording import Recording, event_corrections, require_stored
 from tespec.models.backbone import Backbone
@@ -24,15 +24,15 @@ from tespec.pretraining.method import (
 )
 from tespec.pretraining.tespec import Tespec
 from tespec.runs.cost import require_memory
-from tespec.runs.data import Data, sibling
+from tespec.runs.data import Data, same_world
 from tespec.runs.reconstruction import draw_reconstructions
 from tespec.runs.required import required_network, required_settings
 from tespec.runs.run import Outcome, Run, plugin_of, run_or_load
 from tespec.runs.setup import Setup
 from tespec.runs.train import require_trainable, sizes_of, train
 from tespec.runs.validation import stage_statistics, validate
-from tespec.training.device import choose_device, derive, seed_everything, with_precision
-from tespec.training.loading import deal
+from tespec.training.device import choose_device, derive_seed, seed_everything, with_precision
+from tespec.training.loading import split_batches
 from tespec.weights.files import write_weights
 from tespec.weights.load import HISTOGRAMS
 
@@ -79,13 +79,13 @@ def pretrain(
     with rank_zero_first():
         opened = open_pretraining(settings, data.root, skip_damaged=skip_damaged)
     for note in opened.notes:
-        say(note)
+        log(note)
     required = pretrain_required(name, settings, data, seed, setup, skip_damaged)
     settings = replace(
         settings, optimisation=with_precision(settings.optimisation, choose_device(setup.device))
     )
     require_stored(recordings_of(opened), settings.downsample, overrides)
-    seed_everything(derive(seed, "model"))
+    seed_everything(derive_seed(seed, "model"))
     model: Any = new_network(settings, opened)
     if required:
         model.load_required(required)
@@ -103,12 +103,12 @@ def pretrain(
         setup=setup,
         start={"start_sha256": sha256_of(required)} if required else {},
         plugin=plugin_of(model, {method, type(model.backbone)}, profiles=settings.profile),
-        began=start_time,
+        start_time=start_time,
     )
     record = run_or_load(
         run,
         partial(validate_and_save, run, opened, model),
-        partial(train, run, model, deal(opened.steps, seed, setup.accumulate)),
+        partial(train, run, model, split_batches(opened.steps, seed, setup.accumulate)),
         partial(require_memory, settings, opened.size, setup, run.device),
     )
     return Pretrained(run.folder / WEIGHTS, record)
@@ -163,8 +163,8 @@ def pretrain_required(
                 f"run tespec pretrain --method {required}, and set objective.teacher_weights to "
                 "its backbone.safetensors",
             )
-        data = sibling(data, recipe.dataset)
-    say(f"{name} needs the network of {required}, which is pre-trained first")
+        data = same_world(data, recipe.dataset)
+    log(f"{name} needs the network of {required}, which is pre-trained first")
     setup = replace(setup, variant="")
     return pretrain(required, recipe, data, seed, setup, skip_damaged=skip_damaged).weights
 
@@ -217,7 +217,7 @@ def weights_recipe(run: Run, data: PretrainData, backbone: Any) -> dict[str, Any
         backbone: whose tensors the file holds.
     """
     settings: Any = run.settings
-    spec = HistogramSpec.of(settings, data.size, settings.window_ms)
+    spec = HistogramSpec.from_settings(settings, data.size, settings.window_ms)
     learned_from_events = backbone.in_channels == 2 * spec.bins
     return run.config | {
         HISTOGRAMS: asdict(spec) if learned_from_events else None,

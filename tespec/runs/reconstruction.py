@@ -51,7 +51,7 @@ def draw_reconstructions(
         torch.manual_seed(SEED + number)  # the same mask as in the validation
         histograms = batch["histograms"]  # (1, T, 2 * bins, H, W)
         step, state = model.reconstruct(batch, state, model.draw_mask(histograms))
-        high_pass_state = reset(high_pass_state, batch["fresh"])
+        high_pass_state = reset(high_pass_state, batch["is_first"])
         high_pass, high_pass_state = model.target(histograms, high_pass_state, "high_pass")
         reconstruction = step.prediction * step.deviation + step.mean
         for title, moment in moments.items():
@@ -80,7 +80,7 @@ def find_moments(model: Tespec, data: PretrainData, device: torch.device) -> dic
     moments: list[Moment] = []
     state: Tensor | None = None
     for number, batch in enumerate(data.val_batches(device)):
-        video, state = model.target(batch["histograms"], reset(state, batch["fresh"]))
+        video, state = model.target(batch["histograms"], reset(state, batch["is_first"]))
         segments = zip(batch["histograms"][0], video[0], strict=True)
         for segment, (histogram, planes) in enumerate(segments):
             contrast = float(grey_image(planes).std())

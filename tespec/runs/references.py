@@ -63,10 +63,10 @@ class Constant(nn.Module):
         self._prediction = prediction
 
     def predict(
-        self, histograms: Tensor, state: None, label_place: Tensor
+        self, histograms: Tensor, state: None, label_position: Tensor
     ) -> tuple[Tensor | Sequence[Boxes], None]:
         """Return the prediction for each label; arguments as in `tespec.tasks.base.Network`."""
-        count = len(label_place)
+        count = len(label_position)
         if isinstance(self._prediction, Tensor):
             return self._prediction.expand(count, *self._prediction.shape), None
         return [self._prediction] * count, None
@@ -111,7 +111,9 @@ def label_prior(spec: CellSpec) -> Record:
 def prior_of(task: Any) -> Tensor | Boxes:
     """Compute the label prior of a task from its training labels."""
     settings: Finetuning = task.settings
-    labels: Any = ConcatDataset([recording.labels for recording in task.learned])  # read lazily
+    labels: Any = ConcatDataset(
+        [recording.labels for recording in task.train_subset]
+    )  # read lazily
     if settings.kind == "segmentation":
         return torch.from_numpy(class_prior(labels, len(settings.classes)))
     if settings.kind == "depth":
@@ -165,14 +167,14 @@ def patches(run: Run, task: Any, backbone: Backbone, split: str) -> tuple[Tensor
         Features (N, C) float32 and classes (N,) int64, on the CPU.
     """
     settings: Finetuning = task.settings
-    recordings: Sequence[LabelledRecording] = task.learned if split == TRAIN else task.scored
-    label_count = sum(len(recording.labelled) for recording in recordings)
+    recordings: Sequence[LabelledRecording] = task.train_subset if split == TRAIN else task.scored
+    label_count = sum(len(recording.label_indices) for recording in recordings)
     per_label = max(1, -(-PATCHES // max(label_count, 1)))
     rng = np.random.default_rng([run.seed, *split.encode()])
     features, labels = [], []
     player = features_player(backbone.to(run.device).eval(), task.histogram_spec, run.device)
     title = f"features of the {split} recordings"
-    for played in play(player, recordings, lanes=settings.play_lanes, label=title):
+    for played in play(player, recordings, lanes=settings.eval_lanes, label=title):
         classes = patch_classes(played.label, len(settings.classes))
         rows, columns = np.nonzero(classes != IGNORE)
         drawn = rng.permutation(len(rows))[:per_label]

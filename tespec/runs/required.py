@@ -9,7 +9,7 @@ import timm
 from tespec.core.config import pretraining_settings
 from tespec.core.errors import UserError
 from tespec.core.settings import Pretraining
-from tespec.pretraining.method import ImageMethod, own_settings, pretrain_method
+from tespec.pretraining.method import ImageMethod, method_settings, pretrain_method
 from tespec.pretraining.teacher import TeacherMethod, is_timm
 from tespec.registry import METHODS
 
@@ -89,7 +89,7 @@ def required_settings(settings: Pretraining, name: str) -> Pretraining:
     if issubclass(method, TeacherMethod) and method.same_backbone:
         changes["backbone"] = settings.backbone
     settings_type = type(METHODS.module_dict[name].recipe.objective)
-    for key, value in vars(own_settings(settings.objective)).items():
+    for key, value in vars(method_settings(settings.objective)).items():
         if isinstance(value, settings_type):
             changes["objective"] = {"type": name} | settings.objective[key]
     return replace(recipe, optimisation=optimisation, **changes)

@@ -23,18 +23,18 @@ from torch import nn
 
 from tespec.comparison import records
 from tespec.comparison.records import Record
-from tespec.core.config import flattened, own_files
+from tespec.core.config import flattened, user_files
 from tespec.core.distributed import barrier, broadcast, is_first
 from tespec.core.errors import Preempted, UserError
-from tespec.core.files import one_at_a_time, sha256_of
-from tespec.core.progress import say
+from tespec.core.files import file_lock, sha256_of
+from tespec.core.progress import log
 from tespec.core.settings import Finetuning, Pretraining
 from tespec.datasets.base import TEST
 from tespec.pretraining.method import Method
 from tespec.registry import PLUGIN
 from tespec.runs.setup import Setup
-from tespec.training.checkpoint import clear
-from tespec.training.device import choose_device, describe, out_of_memory_named
+from tespec.training.checkpoint import remove_checkpoints
+from tespec.training.device import choose_device, describe, report_out_of_memory
 
 WEIGHTS = "model.safetensors"  # of a fine-tuning, in the run's folder
 # Fields of a record that an evaluation fills in; `weights` defaults to the initial weights,
@@ -62,7 +62,7 @@ class Run:
     # facts about the initial weights, with their hash; for a pre-training, the hash of the other
     # network that it needs
     start: Mapping[str, Any] = field(default_factory=dict)
-    began: float = field(default_factory=time.monotonic)
+    start_time: float = field(default_factory=time.monotonic)
     split: str = TEST  # that is evaluated
 
     @property
@@ -121,7 +121,7 @@ def plugin_of(model: nn.Module, classes: set[type], **configs: str) -> str:
         The hash, "" for no files.
     """
     modules = {type(part) for part in model.modules() if type(part).__module__.startswith(PLUGIN)}
-    return records.plugin_sha256(classes | modules, own_files(**configs))
+    return records.plugin_sha256(classes | modules, user_files(**configs))
 
 
 def run_or_load(
@@ -147,7 +147,7 @@ def run_or_load(
         The record; all ranks return the same.
     """
     setup = run.setup
-    opened = time.monotonic() - run.began
+    opened = time.monotonic() - run.start_time
     before = _find_complete(run)
     if before is not None and not setup.overwrite:
         return _reuse(run, before)
@@ -157,20 +157,20 @@ def run_or_load(
         if record is not None and (not setup.overwrite or record != before):
             return _reuse(run, record)
         if lock_owner:
-            say(f"{run.name}: {lock_owner} ended without a result; this process continues it")
+            log(f"{run.name}: {lock_owner} ended without a result; this process continues it")
         elif setup.overwrite and is_first():
-            clear(run.folder)
+            remove_checkpoints(run.folder)
         if is_first() and not setup.overwrite:
             _log_reason(run)
-        with out_of_memory_named():
+        with report_out_of_memory():
             trained = train()
         evaluation_start = time.monotonic()
         try:
-            with on_signals((signal.SIGTERM, signal.SIGUSR1), _preempted), out_of_memory_named():
+            with on_signals((signal.SIGTERM, signal.SIGUSR1), _preempted), report_out_of_memory():
                 outcome = evaluate()
         except BaseException:
             if trained.curve:
-                say(
+                log(
                     f"{run.name}: the training is complete and saved; "
                     "run the same command to evaluate again"
                 )
@@ -196,7 +196,7 @@ def run_or_load(
         )
         if is_first():
             records.write_record(record, setup.results)
-            clear(run.folder)
+            remove_checkpoints(run.folder)
         if trained.tracker is not None:
             trained.tracker.add_scalars(
                 {f"result/{name}": value for name, value in outcome["metrics"].items()},
@@ -222,9 +222,9 @@ def locked(runs: Path, run: str) -> Iterator[str]:
 
     def waiting(owner: str) -> None:
         lock_owners.append(owner)
-        say(f"{run}: waiting for {owner}, which is computing it")
+        log(f"{run}: waiting for {owner}, which is computing it")
 
-    with one_at_a_time(runs.absolute() / ".locks" / run, waiting) if is_first() else nullcontext():
+    with file_lock(runs.absolute() / ".locks" / run, waiting) if is_first() else nullcontext():
         yield broadcast(lock_owners[-1])
 
 
@@ -291,7 +291,7 @@ def _reuse(run: Run, record: Record) -> Record:
     origin = ""
     if versions != (tespec.__version__, records.RESULTS_VERSION):
         origin = " (made by {}, results version {})".format(*versions)
-    say(f"{record.name} is already complete{origin}; --overwrite recomputes it")
+    log(f"{record.name} is already complete{origin}; --overwrite recomputes it")
     recorded = flattened(record.config)
     present = flattened(run.config)
     present["deviations"] = recorded.get("deviations")  # prose, which may be reworded
@@ -301,7 +301,7 @@ def _reuse(run: Run, record: Record) -> Record:
         if recorded.get(key) != value
     }
     if changed:
-        say(f"{record.name} was made with different settings: {_format_changes(changed)}")
+        log(f"{record.name} was made with different settings: {_format_changes(changed)}")
     if run.setup.variant and run.setup.variant != record.variant:
         record = record.model_copy(update={"variant": run.setup.variant})
         if is_first():
@@ -312,11 +312,11 @@ def _reuse(run: Run, record: Record) -> Record:
 def _log_reason(run: Run) -> None:
     """Log why a run is computed although it, or a similar run, has a record."""
     if record := records.find_record(run.setup.results, run.name):
-        say(f"{record.name}: {_problem(run, record)}; recomputing")
+        log(f"{record.name}: {_problem(run, record)}; recomputing")
         return
     for nearest in records.similar_records(run.setup.results, run.choices)[:1]:
         changed = _format_changes(records.differing(nearest, run.choices))
-        say(f"{run.name}: running, since {nearest.name} differs in {changed}")
+        log(f"{run.name}: running, since {nearest.name} differs in {changed}")
 
 
 def _format_changes(changed: Mapping[str, tuple[Any, Any]]) -> str:

@@ -113,7 +113,7 @@ class Setup:
         """Check device, tracker and folders, and set threads and determinism."""
         import torch
 
-        from tespec.training.device import be_deterministic, choose_device
+        from tespec.training.device import choose_device, use_deterministic_algorithms
 
         if self.track not in (None, "files") and find_spec(self.track) is None:
             raise UserError(
@@ -121,7 +121,7 @@ class Setup:
                 f"the package {self.track} is not installed",
                 f"pip install {self.track}",
             )
-        be_deterministic(self.deterministic, choose_device(self.device))
+        use_deterministic_algorithms(self.deterministic, choose_device(self.device))
         if self.threads:
             torch.set_num_threads(self.threads)
         if self.results.is_dir():

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from tespec.core.config import Settings
 from tespec.core.distributed import all_gather, barrier, broadcast, is_first, world_size
 from tespec.core.errors import Preempted, UserError
-from tespec.core.progress import say
+from tespec.core.progress import log
 from tespec.core.settings import Pretraining, Size
 from tespec.models import build_backbone
 from tespec.models.backbone import execute
@@ -27,7 +27,12 @@ from tespec.models.layers import MatrixPool, replace_modules
 from tespec.pretraining.method import pretrain_method
 from tespec.runs.run import Run, Trained, on_signals
 from tespec.runs.setup import Setup
-from tespec.training.checkpoint import newest_whole, read_checkpoint, save_checkpoint, tidy
+from tespec.training.checkpoint import (
+    newest_complete,
+    read_checkpoint,
+    remove_unfinished,
+    save_checkpoint,
+)
 from tespec.training.loading import MicroBatches
 from tespec.training.trainer import Trainer
 
@@ -144,7 +149,7 @@ def train(run: Run, model: nn.Module, batches: MicroBatches) -> Trained:
     settings = run.settings.optimisation
     if is_first():
         run.folder.mkdir(parents=True, exist_ok=True)
-        tidy(run.folder)
+        remove_unfinished(run.folder)
     _say_what_is_skipped(batches.parts[0])
     tracker = _open_tracker(setup.track, run) if setup.track and is_first() else None
     curve = CurveHook(max(1, settings.steps // POINTS_ON_CURVE), tracker)
@@ -176,9 +181,9 @@ def _say_what_is_skipped(steps: Any) -> None:
     """Log recordings that are too short, and that no state is carried; only events have either."""
     segments = getattr(steps, "segments", 0)
     if left_out := getattr(steps, "left_out", ()):
-        say(f"skipped, shorter than {segments} windows: {', '.join(left_out)}")
+        log(f"skipped, shorter than {segments} windows: {', '.join(left_out)}")
     if getattr(steps, "has_no_continuation", False):
-        say(
+        log(
             f"no recording or labelled part has two chunks of {segments} windows in a row, so "
             "training carries no state; set fewer segments (more for sparse labels), or sampling: "
             "random"
@@ -189,9 +194,9 @@ def _resume(
     trainer: Trainer, curve: "CurveHook", checkpoints: "CheckpointHook", folder: Path
 ) -> None:
     """Resume from the run's newest complete checkpoint, if any; each rank reads it."""
-    path, damaged = broadcast(newest_whole(folder) if is_first() else (None, []))
+    path, damaged = broadcast(newest_complete(folder) if is_first() else (None, []))
     for name in damaged:
-        say(f"{folder / name}: incomplete checkpoint, skipped")
+        log(f"{folder / name}: incomplete checkpoint, skipped")
     if path is None:
         return
     content = read_checkpoint(path, folder.name)
@@ -205,7 +210,7 @@ def _resume(
             f"its checkpoint does not fit this version ({error})",
             "give --overwrite to start the run again",
         ) from error
-    say(f"resuming at step {trainer.step} (--overwrite starts again)")
+    log(f"resuming at step {trainer.step} (--overwrite starts again)")
 
 
 def _open_tracker(name: str, run: Run) -> visualization.BaseVisBackend:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from tespec.core.progress import progress
-from tespec.metrics.features import PLACES, FeatureReservoir, feature_std_and_rank
+from tespec.metrics.features import SAMPLED_POSITIONS, FeatureReservoir, feature_std_and_rank
 from tespec.models import Backbone
 from tespec.pretraining.data import PretrainData
 from tespec.pretraining.method import PretrainMethod
@@ -33,7 +33,7 @@ def validate(model: PretrainMethod, data: PretrainData, device: torch.device) ->
     samples = 0
     losses_state: Any = None
     features_state: Any = None
-    last_stage = FeatureReservoir(PLACES)
+    last_stage = FeatureReservoir(SAMPLED_POSITIONS)
     has_backbone = isinstance(model.backbone, Backbone)
     with progress("validation", "batches") as advance:
         for number, batch in enumerate(data.val_batches(device)):
@@ -63,7 +63,7 @@ def stage_statistics(
     Returns:
         "std" and "rank" for each of "stage 1" to "stage 4".
     """
-    stages = [FeatureReservoir(PLACES) for _ in range(4)]
+    stages = [FeatureReservoir(SAMPLED_POSITIONS) for _ in range(4)]
     state: Any = None
     for batch in data.val_batches(device, FRAMES):
         features, state = data.features(backbone, batch, state)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tespec.core.errors import UserError
-from tespec.core.files import one_at_a_time
+from tespec.core.files import file_lock
 from tespec.core.paths import cache_root
 from tespec.core.progress import progress
 from tespec.datasets import Dsec, Mvsec
@@ -170,7 +170,7 @@ def make_world(
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         what = "is imported by each worker process that makes the sample world"
         raise UserError(sys.argv[0], what, 'move its code under `if __name__ == "__main__":`')
-    with one_at_a_time(folder):
+    with file_lock(folder):
         for dataset in recordings:
             if not (folder / dataset).is_dir():
                 _make_dataset(folder, dataset, size, seed, processes or os.cpu_count() or 1)

@@ -19,7 +19,7 @@ from tespec.core.settings import Finetuning, HistogramSpec, Size, build
 from tespec.datasets import batches
 from tespec.datasets.base import TEST, TRAIN, LabelledDataset
 from tespec.datasets.labels import BOXES, DEPTH, MASK, STANDING
-from tespec.datasets.lanes import WHOLE, Shard
+from tespec.datasets.lanes import FULL_BATCH, Shard
 from tespec.datasets.recording import (
     LabelledRecording,
     event_corrections,
@@ -32,7 +32,7 @@ from tespec.models import Backbone, build_backbone
 from tespec.models.backbone import BackboneState, detach, reset
 from tespec.models.layers import padded_size
 from tespec.registry import DATASETS, TASKS, find_registered
-from tespec.tasks.play import Player, play
+from tespec.tasks.play import Predictor, play
 from tespec.training.device import with_precision
 from tespec.training.trainer import HALF
 
@@ -90,7 +90,7 @@ class Network(nn.Module, ABC):
             the outputs of L segments, as `Task.read` splits them.
         """
 
-    def answer(self, outputs: Any) -> Any:
+    def postprocess(self, outputs: Any) -> Any:
         """Convert the outputs to the prediction that `step` returns; by default they are equal."""
         return outputs
 
@@ -100,14 +100,14 @@ class Network(nn.Module, ABC):
         """Compute the losses of a step.
 
         Args:
-            batch: histograms (B, T, 2 * bins, H, W), fresh (B,) bool, label_place (L, 2) int64 lane
+            batch: histograms (B, T, 2 * bins, H, W), is_first (B,) bool, label_position (L, 2) int64 lane
                 and segment of the labels, and the labels as the task collates them.
             state: None before the first step.
 
         Returns:
             the losses by name, and the detached state.
         """
-        features, state = self.backbone(batch["histograms"], reset(state, batch["fresh"]))
+        features, state = self.backbone(batch["histograms"], reset(state, batch["is_first"]))
         return self.losses(features, batch), detach(state)
 
     def predict(
@@ -140,7 +140,7 @@ class Network(nn.Module, ABC):
             the prediction and the state.
         """
         features, state = self.backbone.step(histogram, state)
-        return self.answer(self.outputs(features, histogram.shape[-2:])), state
+        return self.postprocess(self.outputs(features, histogram.shape[-2:])), state
 
 
 def select_labelled(features: Sequence[Tensor], index: Tensor) -> list[Tensor]:
@@ -232,11 +232,11 @@ class Task(ABC):
         self.scored = self.dataset.recordings(split)
         recordings = (*self.train, *self.scored)
         require_one_size(root, ((recording.name, recording.region) for recording in recordings))
-        self._require_content(TRAIN, self.learned, self.is_learned)
+        self._require_content(TRAIN, self.train_subset, self.has_target)
         self._require_content(split, self.scored, self.is_scored)
 
     @property
-    def learned(self) -> list[LabelledRecording]:
+    def train_subset(self) -> list[LabelledRecording]:
         """Training recordings with the fraction of their labels that is used."""
         return with_label_fraction(self.train, self.settings.label_fraction)
 
@@ -250,9 +250,9 @@ class Task(ABC):
         """How events become histograms; windows from label to label have their median length."""
         lengths = np.concatenate([np.diff(recording.windows) for recording in self.train]) / 1000
         window_ms = self.settings.window_ms or float(np.median(lengths))
-        return HistogramSpec.of(self.settings, self.size, window_ms)
+        return HistogramSpec.from_settings(self.settings, self.size, window_ms)
 
-    def is_learned(self, recording: LabelledRecording, label: int) -> bool:
+    def has_target(self, recording: LabelledRecording, label: int) -> bool:
         """Decide whether a label has anything to learn.
 
         Args:
@@ -272,9 +272,9 @@ class Task(ABC):
             label: its index in the recording.
 
         Returns:
-            by default `is_learned`.
+            by default `has_target`.
         """
-        return self.is_learned(recording, label)
+        return self.has_target(recording, label)
 
     def _require_content(
         self,
@@ -286,7 +286,7 @@ class Task(ABC):
         labels = [
             (recording, label)  # its index
             for recording in recordings
-            for label in range(len(recording.labelled))
+            for label in range(len(recording.label_indices))
         ]
         if not any(has_content(recording, label) for recording, label in labels):
             raise UserError(
@@ -297,7 +297,7 @@ class Task(ABC):
 
     def model(self) -> Any:
         """Build a randomly initialised backbone and head for histograms of `size`."""
-        return self.network(self.settings, fresh_backbone(self.settings, self.size))
+        return self.network(self.settings, random_backbone(self.settings, self.size))
 
     @classmethod
     @abstractmethod
@@ -312,7 +312,7 @@ class Task(ABC):
             the `Network`.
         """
 
-    def steps(self, seed: int, shard: Shard = WHOLE) -> batches.StepBatches:
+    def steps(self, seed: int, shard: Shard = FULL_BATCH) -> batches.StepBatches:
         """Create the training batches.
 
         Args:
@@ -322,7 +322,9 @@ class Task(ABC):
         Returns:
             the batches by step.
         """
-        return batches.LabelledBatches(self.learned, self.settings, seed, type(self).collate, shard)
+        return batches.LabelledBatches(
+            self.train_subset, self.settings, seed, type(self).collate, shard
+        )
 
     @classmethod
     def blank_batch(
@@ -339,13 +341,13 @@ class Task(ABC):
         Returns:
             a batch as `Network.loss` takes it.
         """
-        segments = range(settings.segments - settings.most_labels, settings.segments)
+        segments = range(settings.segments - settings.max_labels, settings.segments)
         index = [(lane, segment) for lane in range(lanes) for segment in segments]
         shape = (lanes, settings.segments, 2 * settings.bins, *size)
         return {
             "histograms": torch.zeros(shape, dtype=torch.uint8, device=device),
-            "fresh": torch.ones(lanes, dtype=torch.bool, device=device),
-            "label_place": torch.tensor(index, dtype=torch.int64, device=device),
+            "is_first": torch.ones(lanes, dtype=torch.bool, device=device),
+            "label_position": torch.tensor(index, dtype=torch.int64, device=device),
         } | cls.blank_labels(settings, size, len(index), device)
 
     @classmethod
@@ -385,8 +387,8 @@ class Task(ABC):
         settings = self.settings
         train = listed(self.train)
         if settings.label_fraction != 1:
-            used = sum(len(recording.labelled) for recording in self.learned)
-            total = sum(len(recording.labelled) for recording in self.train)
+            used = sum(len(recording.label_indices) for recording in self.train_subset)
+            total = sum(len(recording.label_indices) for recording in self.train)
             train += (
                 f"; {used:,} of these {total:,} labels are used for training, "
                 "spread evenly over each recording"
@@ -439,7 +441,7 @@ class Task(ABC):
     @classmethod
     def player(
         cls, settings: Finetuning, model: Any, spec: HistogramSpec, size: Size, device: torch.device
-    ) -> Player:
+    ) -> Predictor:
         """Prepare a model as it is scored: on a GPU in the precision of its training, else float32.
 
         Tasks with test-time augmentation override this to wrap the model.
@@ -453,7 +455,7 @@ class Task(ABC):
         """
         on_gpu = device.type == "cuda"
         half = HALF.get(with_precision(settings.optimisation, device).precision) if on_gpu else None
-        return Player(model.predict, cls.read, spec, device, half)
+        return Predictor(model.predict, cls.read, spec, device, half)
 
     def score(
         self, scorer: Any, predicted: Any, truth: Any, recording: LabelledRecording, label: int
@@ -485,7 +487,7 @@ class Task(ABC):
         for window in play(
             player,
             self.scored,
-            lanes=self.settings.play_lanes,
+            lanes=self.settings.eval_lanes,
             shard=(rank(), world_size()),
             workers=workers,
             label="evaluation",
@@ -504,7 +506,7 @@ def require_finite(*predictions: Tensor) -> None:
         )
 
 
-def fresh_backbone(settings: Finetuning, size: tuple[int, int]) -> Backbone:
+def random_backbone(settings: Finetuning, size: tuple[int, int]) -> Backbone:
     """Build the backbone named by the settings, randomly initialised.
 
     Args:
@@ -520,7 +522,7 @@ def fresh_backbone(settings: Finetuning, size: tuple[int, int]) -> Backbone:
     )
 
 
-def features_player(backbone: Backbone, spec: HistogramSpec, device: torch.device) -> Player:
+def features_player(backbone: Backbone, spec: HistogramSpec, device: torch.device) -> Predictor:
     """Prepare a backbone for `play` in float32.
 
     Args:
@@ -542,7 +544,7 @@ def features_player(backbone: Backbone, spec: HistogramSpec, device: torch.devic
             )
         return zip(*select_labelled(features, index), strict=True), state
 
-    return Player(predict, list, spec, device)
+    return Predictor(predict, list, spec, device)
 
 
 def open_dataset(settings: Finetuning, root: Path) -> LabelledDataset:
@@ -573,12 +575,12 @@ def open_dataset(settings: Finetuning, root: Path) -> LabelledDataset:
 def listed(recordings: Sequence[LabelledRecording]) -> str:
     """List recordings with their number of labels, at most the first `MAX_LISTED`."""
     text = ", ".join(
-        f"{recording.name} ({len(recording.labelled)} labels"
+        f"{recording.name} ({len(recording.label_indices)} labels"
         + (f", {recording.left_out} left out)" if recording.left_out else ")")
         for recording in recordings[:MAX_LISTED]
     )
     if len(recordings) > MAX_LISTED:
-        n_labels = sum(len(recording.labelled) for recording in recordings)
+        n_labels = sum(len(recording.label_indices) for recording in recordings)
         text += f" and {len(recordings) - MAX_LISTED:,} more ({n_labels:,} labels in all)"
     return text
 

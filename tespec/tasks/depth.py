@@ -13,10 +13,10 @@ from tespec.core.distributed import global_mean, has_no_labels, rank_computes
 from tespec.core.errors import UserError
 from tespec.core.settings import (
     Finetuning,
+    Fraction,
     NonNegativeFloat,
     PositiveFloat,
     PositiveInt,
-    Share,
     Width,
     build,
 )
@@ -24,7 +24,7 @@ from tespec.datasets.batches import stack_depths
 from tespec.datasets.recording import LabelledRecording
 from tespec.metrics.depth import SCORES, DepthScorer
 from tespec.models import Backbone
-from tespec.models.layers import crop, in_fp32, sent
+from tespec.models.layers import crop, in_fp32, to_device
 from tespec.registry import TASKS
 from tespec.tasks.base import Network, Task, dummy_labels, select_labelled
 
@@ -62,7 +62,7 @@ def gradient_loss(difference: Tensor, valid: Tensor, scales: int) -> Tensor:
     """
     image = torch.where(valid, difference, 0.0).unsqueeze(1)  # (L, 1, H, W)
     kernel = torch.tensor(SOBEL, dtype=image.dtype)
-    kernels = sent(torch.stack([kernel, kernel.T]).unsqueeze(1), image.device)  # (2, 1, 3, 3)
+    kernels = to_device(torch.stack([kernel, kernel.T]).unsqueeze(1), image.device)  # (2, 1, 3, 3)
     total = image.sum() * 0.0
     count = 0
     for scale in range(scales):
@@ -159,7 +159,7 @@ class DepthHead:
     max_depth: PositiveFloat
     alpha: PositiveFloat = 3.7  # normalised log depth is ln(d / max_depth) / alpha + 1
     si_weight: NonNegativeFloat = 1.0  # of the scale-invariant loss
-    si_lambda: Share = 0.5  # fraction of the squared mean that it subtracts
+    si_lambda: Fraction = 0.5  # fraction of the squared mean that it subtracts
     gradient_weight: NonNegativeFloat = 0.125  # of the gradient-matching loss
     gradient_scales: PositiveInt = 3  # number of its scales
 
@@ -183,7 +183,7 @@ class DepthModel(Network):
         Returns:
             "loss", "loss_si" and "loss_gradient"; labels without a valid depth contribute nothing.
         """
-        index, labels, empty = dummy_labels(batch["label_place"], batch["labels"], math.nan)
+        index, labels, empty = dummy_labels(batch["label_position"], batch["labels"], math.nan)
         with rank_computes(unlabelled=empty):
             return self._losses(select_labelled(features, index), labels)
 
@@ -242,7 +242,7 @@ class DepthTask(Task):
     def network(cls, settings: Finetuning, backbone: Backbone) -> DepthModel:
         return DepthModel(backbone, build(DepthHead, settings.head, "head"))
 
-    def is_learned(self, recording: LabelledRecording, label: int) -> bool:
+    def has_target(self, recording: LabelledRecording, label: int) -> bool:
         head = self.head_settings
         depth = recording.labels[label]
         return bool(((depth >= head.min_depth) & (depth <= head.max_depth)).any())

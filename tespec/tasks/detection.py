@@ -14,9 +14,9 @@ from torch.nn.functional import binary_cross_entropy, binary_cross_entropy_with_
 
 from tespec.core.boxes import Boxes, make_boxes
 from tespec.core.distributed import global_mean, rank_computes
-from tespec.core.settings import Depth, Finetuning, NonNegativeFloat, Share, Width, build
+from tespec.core.settings import Depth, Finetuning, Fraction, NonNegativeFloat, Width, build
 from tespec.datasets.batches import NO_BOX, LabelledBatches, StepBatches, pad_boxes
-from tespec.datasets.lanes import WHOLE, Shard
+from tespec.datasets.lanes import FULL_BATCH, Shard
 from tespec.datasets.recording import LabelledRecording, cut_at_gaps
 from tespec.metrics import Score
 from tespec.metrics.detection import BoxFilter, DetectionScorer
@@ -59,7 +59,7 @@ class DetectionHead:
     neck_blocks: Depth = 2  # bottlenecks per CSP layer of the neck
     # score that ranks predictions; "class" is RVT's
     score: Literal["class", "objectness_x_class"] = "class"
-    score_threshold: Share = 0.001  # minimum objectness times class score of a prediction
+    score_threshold: Fraction = 0.001  # minimum objectness times class score of a prediction
     min_diagonal: NonNegativeFloat = 0.0  # px of the sensor; smaller boxes are not scored
     min_side: NonNegativeFloat = 0.0  # px of the sensor; boxes with a smaller side are not scored
     # labels up to this time after a recording's start are not scored
@@ -114,7 +114,7 @@ class DetectionModel(Network):
             locations, divided by the number of positive ones, of all ranks. A step without labels
             has zero loss; a label without boxes only adds to objectness.
         """
-        index, boxes, empty = dummy_labels(batch["label_place"], batch["boxes"], NO_BOX)
+        index, boxes, empty = dummy_labels(batch["label_position"], batch["boxes"], NO_BOX)
         with rank_computes(unlabelled=empty):
             levels = [feature.float() for feature in select_labelled(features[1:], index)]
             losses = self._losses(self.head(self.neck(levels)), boxes)
@@ -319,16 +319,16 @@ class DetectionTask(Task):
         head = build(DetectionHead, settings.head, "head")
         return DetectionModel(backbone, len(settings.classes), head)
 
-    def steps(self, seed: int, shard: Shard = WHOLE) -> StepBatches:
+    def steps(self, seed: int, shard: Shard = FULL_BATCH) -> StepBatches:
         """Create the training batches; stretches without labels are skipped.
 
         Returns:
             the batches by step.
         """
-        recordings = cut_at_gaps(self.learned, self.settings.segments)
+        recordings = cut_at_gaps(self.train_subset, self.settings.segments)
         return LabelledBatches(recordings, self.settings, seed, pad_boxes, shard)
 
-    def is_learned(self, recording: LabelledRecording, label: int) -> bool:
+    def has_target(self, recording: LabelledRecording, label: int) -> bool:
         return bool((recording.labels[label].size > 0).all(axis=1).any())
 
     def is_scored(self, recording: LabelledRecording, label: int) -> bool:

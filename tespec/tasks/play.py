@@ -13,13 +13,13 @@ from torch import Tensor
 from tespec.core.progress import progress
 from tespec.core.settings import HistogramSpec
 from tespec.datasets.batches import PlayBatches
-from tespec.datasets.lanes import WHOLE, Shard
+from tespec.datasets.lanes import FULL_BATCH, Shard
 from tespec.datasets.recording import Recording
 from tespec.models.backbone import reset
 from tespec.training.loading import load_batches
 
 
-class Player(NamedTuple):
+class Predictor(NamedTuple):
     """A network with everything that determines its predictions on a recording."""
 
     # From histograms (B, T, 2*bins, H, W), a state and the index (L, 2) int64, lane and segment, of
@@ -38,18 +38,18 @@ class WindowOutput(NamedTuple):
     # of the window among the chosen ones of its recording: by default, the index of the label
     position: int
     histogram: Tensor  # (2*bins, H, W) uint8 of the window, on the CPU
-    output: Any  # as `Player.read` returns it
+    output: Any  # as `Predictor.read` returns it
     label: Any  # the label at the end of the window; None if windows were chosen
 
 
 @torch.no_grad()
 def play(
-    player: Player,
+    player: Predictor,
     recordings: Sequence[Recording],
     *,
     windows: Sequence[NDArray[np.int64]] | None = None,
     lanes: int = 1,
-    shard: Shard = WHOLE,
+    shard: Shard = FULL_BATCH,
     workers: int = 0,
     label: str = "",
 ) -> Iterator[WindowOutput]:
@@ -79,12 +79,14 @@ def play(
     with progress(label, "steps") as advance:
         for step, batch in enumerate(loaded, start=1):
             histograms = batch.histograms.to(device, non_blocking=True)  # (B, T, 2 * bins, H, W)
-            index = batch.place.to(device, non_blocking=True)  # (L, 2)
-            state = reset(state, batch.fresh.to(device, non_blocking=True))
+            index = batch.label_position.to(device, non_blocking=True)  # (L, 2)
+            state = reset(state, batch.is_first.to(device, non_blocking=True))
             with torch.autocast(device.type, player.half, enabled=player.half is not None):
                 outputs, state = player.predict(histograms, state, index)
             read = player.read(outputs) if batch.frames else []
-            frames = zip(batch.frames, batch.place.tolist(), read, batch.labels, strict=True)
+            frames = zip(
+                batch.frames, batch.label_position.tolist(), read, batch.labels, strict=True
+            )
             for (number, position), (lane, segment), output, truth in frames:
                 histogram = batch.histograms[lane, segment]
                 yield WindowOutput(recordings[number], position, histogram, output, truth)

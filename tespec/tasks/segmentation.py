@@ -13,17 +13,17 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, interpolate
 
 from tespec.core.distributed import global_mean, global_sum, rank_computes
-from tespec.core.settings import Finetuning, HistogramSpec, Share, Size, Width, build
+from tespec.core.settings import Finetuning, Fraction, HistogramSpec, Size, Width, build
 from tespec.datasets.batches import stack_masks
 from tespec.datasets.recording import LabelledRecording
 from tespec.metrics import Score
 from tespec.metrics.segmentation import IGNORE, SegmentationScorer
 from tespec.models import Backbone
-from tespec.models.backbone import BackboneState, resized
+from tespec.models.backbone import BackboneState, resize_backbone
 from tespec.models.layers import crop, in_fp32, padded_size
 from tespec.registry import MODELS, TASKS
 from tespec.tasks.base import Network, Task, dummy_labels, require_finite, select_labelled
-from tespec.tasks.play import Player
+from tespec.tasks.play import Predictor
 
 SMOOTH = 1.0
 
@@ -61,7 +61,7 @@ class SegmentationHead:
     """
 
     channels: Width = 288
-    dropout: Share = 0.1
+    dropout: Fraction = 0.1
 
 
 class SegmentationModel(Network):
@@ -91,7 +91,7 @@ class SegmentationModel(Network):
         Returns:
             "loss" and its terms "loss_ce" and "loss_dice"; all zero in a step without labels.
         """
-        index, labels, empty = dummy_labels(batch["label_place"], batch["labels"], IGNORE)
+        index, labels, empty = dummy_labels(batch["label_position"], batch["labels"], IGNORE)
         with rank_computes(unlabelled=empty):
             logits = self.outputs(select_labelled(features, index), labels.shape[-2:])
         return self._losses(logits, labels)
@@ -120,7 +120,7 @@ class SegmentationModel(Network):
         return crop(interpolate(logits, padded, mode="bilinear", align_corners=False), size)
 
     @staticmethod
-    def answer(outputs: Tensor) -> Tensor:
+    def postprocess(outputs: Tensor) -> Tensor:
         """Classes (B, H, W) uint8 of the pixels."""
         return outputs.max(dim=1).indices.to(torch.uint8)  # on a CPU five times as fast as argmax
 
@@ -129,10 +129,10 @@ States = tuple[BackboneState, ...]
 # Scales of the augmentations of an image, with and without mirroring; "ecddp" has those of
 # Yan98/Event-Camera-Data-Dense-Pre-training, eval_seg.py, which first resizes DSEC's 440 rows to
 # 448.
-VIEWS: dict[str, tuple[float, ...]] = {"none": (), "flip": (1.0,), "ecddp": (1.0, 1.5, 2.0)}
+TTA_SCALES: dict[str, tuple[float, ...]] = {"none": (), "flip": (1.0,), "ecddp": (1.0, 1.5, 2.0)}
 
 
-class AveragedViews:
+class TestTimeAugmentation:
     """Test-time augmentation: mean logits of a network over scaled and mirrored inputs.
 
     Histograms, and the logits back to their size, are scaled bilinearly with aligned corners, as in
@@ -150,7 +150,7 @@ class AveragedViews:
         self._augmentations: list[tuple[Backbone, Size, bool]] = []  # size in px, mirrored
         for scale in scales:
             scaled = (round(scale * size[0]), round(scale * size[1]))
-            backbone = resized(model.backbone, padded_size(*scaled))
+            backbone = resize_backbone(model.backbone, padded_size(*scaled))
             self._augmentations += [(backbone, scaled, False), (backbone, scaled, True)]
 
     def predict(
@@ -196,7 +196,7 @@ class SegmentationTask(Task):
         "mean_class_acc": Score("mAcc ↑", "higher", "%"),
         "pixel_acc": Score("acc ↑", "higher", "%"),
     }
-    test_time_augmentations = tuple(VIEWS)
+    test_time_augmentations = tuple(TTA_SCALES)
 
     @classmethod
     def network(cls, settings: Finetuning, backbone: Backbone) -> SegmentationModel:
@@ -206,12 +206,12 @@ class SegmentationTask(Task):
     @classmethod
     def player(
         cls, settings: Finetuning, model: Any, spec: HistogramSpec, size: Size, device: torch.device
-    ) -> Player:
-        scales = VIEWS[settings.test_time_augmentation]
-        augmented = AveragedViews(model, scales, size) if scales else model
+    ) -> Predictor:
+        scales = TTA_SCALES[settings.test_time_augmentation]
+        augmented = TestTimeAugmentation(model, scales, size) if scales else model
         return super().player(settings, augmented, spec, size, device)
 
-    def is_learned(self, recording: LabelledRecording, label: int) -> bool:
+    def has_target(self, recording: LabelledRecording, label: int) -> bool:
         return bool((recording.labels[label] != IGNORE).any())
 
     def scorer(self) -> SegmentationScorer:
@@ -221,4 +221,4 @@ class SegmentationTask(Task):
     def read(predictions: Tensor) -> Sequence[NDArray[np.uint8]]:
         """Classes of pixels, (H, W) per segment, from finite logits (L, classes, H, W)."""
         require_finite(predictions)
-        return list(SegmentationModel.answer(predictions).cpu().numpy())
+        return list(SegmentationModel.postprocess(predictions).cpu().numpy())

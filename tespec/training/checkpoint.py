@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from tespec.core.errors import UserError
-from tespec.core.files import whole_file
+from tespec.core.files import atomic_write
 
 KEEP = 2
 
@@ -32,7 +32,7 @@ def save_checkpoint(folder: Path, step: int, content: dict[str, Any]) -> Path:
     path = folder / f"step-{step:09d}.pt"
     buffer = io.BytesIO()
     torch.save(content, buffer)
-    with whole_file(path) as unfinished, unfinished.open("wb") as file:
+    with atomic_write(path) as unfinished, unfinished.open("wb") as file:
         file.write(buffer.getbuffer())
         file.flush()
         os.fsync(file.fileno())
@@ -47,7 +47,7 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted(folder.glob("step-*.pt"))
 
 
-def newest_whole(folder: Path) -> tuple[Path | None, list[str]]:
+def newest_complete(folder: Path) -> tuple[Path | None, list[str]]:
     """Return the newest intact checkpoint, or None, and the names of newer damaged ones."""
     damaged: list[str] = []
     for path in reversed(checkpoints(folder)):
@@ -89,14 +89,14 @@ def read_checkpoint(path: Path, run: str) -> dict[str, Any]:
     return dict(content)
 
 
-def clear(folder: Path) -> None:
+def remove_checkpoints(folder: Path) -> None:
     """Remove all checkpoints and unfinished files of a run."""
     for path in checkpoints(folder):
         path.unlink()
-    tidy(folder)
+    remove_unfinished(folder)
 
 
-def tidy(folder: Path) -> None:
+def remove_unfinished(folder: Path) -> None:
     """Remove hidden files that a killed process left unfinished; requires the run's lock."""
     for path in folder.glob(".*"):
         path.unlink(missing_ok=True)

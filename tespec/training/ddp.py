@@ -34,7 +34,7 @@ def require_gradients(network: nn.Module) -> None:
         )
 
 
-def synced(model: nn.Module) -> nn.Module:
+def convert_sync_batchnorm(model: nn.Module) -> nn.Module:
     """Turn torch's batch normalisations into `SyncedBatchNorm`, in place; optimizers stay valid."""
     for module in model.modules():
         if type(module) in BATCH_NORMS:  # subclasses, such as timm's with an activation, do more

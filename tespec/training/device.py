@@ -38,7 +38,7 @@ LAUNCHERS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 }
 
 
-def be_deterministic(enabled: bool, device: torch.device) -> None:
+def use_deterministic_algorithms(enabled: bool, device: torch.device) -> None:
     """Restrict torch to deterministic algorithms, or lift the restriction.
 
     Call this before any work on a GPU, since cuBLAS reads its environment variable on first use.
@@ -58,7 +58,7 @@ def be_deterministic(enabled: bool, device: torch.device) -> None:
 
 
 @contextmanager
-def denormals_flushed() -> Iterator[None]:
+def flush_denormals() -> Iterator[None]:
     """Flush denormal floats to 0 on the CPU inside the block.
 
     Numbers below 1.2e-38 take a processor a hundred times as long as others, and shifted-window
@@ -77,7 +77,7 @@ def denormals_flushed() -> Iterator[None]:
 
 
 @contextmanager
-def out_of_memory_named() -> Iterator[None]:
+def report_out_of_memory() -> Iterator[None]:
     """Report a GPU that runs out of memory inside the block as a user error with a remedy."""
     try:
         yield
@@ -86,7 +86,7 @@ def out_of_memory_named() -> Iterator[None]:
         raise UserError("GPU", "out of memory", remedy) from error
 
 
-def derive(seed: int, *names: int | str) -> int:
+def derive_seed(seed: int, *names: int | str) -> int:
     """Derive the seed of one purpose from the run's seed.
 
     Args:

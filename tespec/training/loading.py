@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from tespec.core.distributed import rank, world_size
 from tespec.core.errors import UserError
-from tespec.core.progress import say
+from tespec.core.progress import log
 
 Batch = dict[str, Tensor]
 PREFETCH = 2  # batches that a worker prepares ahead
@@ -44,7 +44,7 @@ class MicroBatches(Dataset[Batch]):
         )
 
 
-def deal(steps: Callable[..., Any], seed: int, accumulate: int) -> MicroBatches:
+def split_batches(steps: Callable[..., Any], seed: int, accumulate: int) -> MicroBatches:
     """Build the micro-batches of this rank.
 
     Args:
@@ -92,7 +92,7 @@ def load_batches(
     """
     batches_or_errors = _BatchesOrErrors(steps)
     if pin and workers == 0:
-        say("--workers 0: the GPU waits for every batch; omit --workers to choose automatically")
+        log("--workers 0: the GPU waits for every batch; omit --workers to choose automatically")
     elif pin and workers is None and first < last:
         workers = choose_workers(batches_or_errors[first])
     before = signal.getsignal(signal.SIGCHLD)
@@ -153,7 +153,7 @@ def choose_workers(batch: Any) -> int:
     if cores > 2:
         in_memory = free // 2 // processes // (PREFETCH * size)
         workers = min(MOST_WORKERS, cores - 1, in_memory)
-    say(
+    log(
         f"workers: {workers} ({cores} cores, batches of {size / 1e6:.3g} MB, {free / 1e9:.3g} GB "
         "of free shared memory; --workers sets another number)"
     )

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 
 from tespec.core.errors import UserError
-from tespec.core.settings import Clip, Optimisation
+from tespec.core.settings import GradientClipping, Optimisation
 
 PATCH_EMBED = "patch_embed"
 
@@ -120,7 +120,7 @@ def parameter_groups(model: nn.Module, settings: Optimisation) -> list[dict[str,
     ]
 
 
-def clip(parameters: Sequence[nn.Parameter], rule: Clip) -> None:
+def clip(parameters: Sequence[nn.Parameter], rule: GradientClipping) -> None:
     """Clip gradients in place, without waiting for the device.
 
     Args:

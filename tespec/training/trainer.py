@@ -21,8 +21,8 @@ from tespec.core.errors import UserError
 from tespec.core.progress import progress
 from tespec.core.settings import Optimisation
 from tespec.models.layers import without_tf32
-from tespec.training.ddp import require_gradients, synced
-from tespec.training.device import derive, seed_everything, with_precision
+from tespec.training.ddp import convert_sync_batchnorm, require_gradients
+from tespec.training.device import derive_seed, seed_everything, with_precision
 from tespec.training.loading import Batch, MicroBatches, load_batches
 from tespec.training.optimizer import build_optimizer, clip, learning_rate, weight_decay
 
@@ -178,7 +178,7 @@ class Trainer:
         # model has the same random numbers on all.
         is_shared = part == 0 or getattr(self.model, "shared_rng", False)
         names = () if is_shared else ("part", part)
-        seed_everything(derive(self._seed, "step", self.step, *names))
+        seed_everything(derive_seed(self._seed, "step", self.step, *names))
         half = HALF.get(self.settings.precision)
         exchanged = index == self.accumulate - 1 or world_size() == 1
         counts: list[Tensor] = []
@@ -324,7 +324,7 @@ def wrap_ddp(network: nn.Module) -> nn.Module:
             if hasattr(type(module), name):
                 what = "is also an attribute of its class, which hides the layer"
                 raise UserError(f"{type(module).__name__}.{name}", what, "rename it")
-    loss_module = LossModule(synced(network))
+    loss_module = LossModule(convert_sync_batchnorm(network))
     if world_size() == 1:
         return loss_module
     with warnings.catch_warnings():

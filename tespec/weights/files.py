@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from tespec.core.errors import UserError
-from tespec.core.files import UNREADABLE, regular_file, sha256_of, whole_file
+from tespec.core.files import UNREADABLE, atomic_write, regular_file, sha256_of
 from tespec.core.renamed import renamed
 from tespec.core.settings import Flag, HistogramSpec, Side, build
 
@@ -110,7 +110,7 @@ def write_weights(path: Path, tensors: Mapping[str, Tensor], recipe: Mapping[str
     # different hashes.
     metadata = {RECIPE_KEY: json.dumps(recipe, sort_keys=True)}
     try:
-        with whole_file(path) as unfinished:
+        with atomic_write(path) as unfinished:
             save_file(plain, unfinished, metadata=metadata)
     except SafetensorError as error:
         raise UserError(

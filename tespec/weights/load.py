@@ -27,7 +27,7 @@ PREFIX = "timm:"
 HISTOGRAMS = "histograms"
 SEED = "seed"
 TRAINED_ON = "trained_on"
-BESIDE = (HISTOGRAMS, SEED, TRAINED_ON)
+EXTRA_FIELDS = (HISTOGRAMS, SEED, TRAINED_ON)
 
 
 @dataclass(frozen=True)
@@ -208,28 +208,30 @@ def histograms_of(recipe: Mapping[str, Any], where: object) -> HistogramSpec:
     return build(HistogramSpec, recipe[HISTOGRAMS], f"{where}: {HISTOGRAMS}")
 
 
-class Origin(NamedTuple):
+class PretrainingData(NamedTuple):
     """Pre-training data of weights."""
 
     data: str = ""  # name of the data set; "" if none or unknown
     sample: bool = False  # whether it is of the sample world
 
 
-def origin_of(path: Path) -> Origin:
+def pretraining_data_of(path: Path) -> PretrainingData:
     """Find the data that weights were pre-trained on, from the file's recipe or original format."""
     recipe = read_recipe(path)
     if recipe.get("data"):
         is_sample = recipe["data"] == "sample"
-        return Origin(str(recipe.get("dataset", "") if is_sample else recipe["data"]), is_sample)
+        return PretrainingData(
+            str(recipe.get("dataset", "") if is_sample else recipe["data"]), is_sample
+        )
     if not recipe:
         checkpoint_format = recognise(read_tensors(path)[0])[1]
-        return Origin(checkpoint_format.data if checkpoint_format else "")
+        return PretrainingData(checkpoint_format.data if checkpoint_format else "")
     source = recipe.get("source")  # of a converted file
     name = source.get("format") if isinstance(source, dict) else None
-    return Origin(next((known.data for known in FORMATS if known.name == name), ""))
+    return PretrainingData(next((known.data for known in FORMATS if known.name == name), ""))
 
 
-def require_other_labels(weights: WeightsReport, trained_on: str, where: object) -> None:
+def refuse_same_labels(weights: WeightsReport, trained_on: str, where: object) -> None:
     """Refuse weights that were trained on the labels of the same recordings.
 
     Args:

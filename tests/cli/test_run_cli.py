@@ -8,7 +8,7 @@ from tespec.core.paths import REPOSITORY
 from tespec.inference import load_trained
 from tespec.models import EventSwin
 from tespec.tasks import build_task
-from tespec.training.device import derive, seed_everything
+from tespec.training.device import derive_seed, seed_everything
 from tespec.weights.files import read_recipe, state_sha256, write_weights
 
 FEW = [
@@ -131,7 +131,7 @@ def test_a_frozen_backbone_stays_as_it_was_and_the_head_is_trained(
         True,
     )
     network = load_trained(tmp_path / "runs" / record.name / "model.safetensors")
-    seed_everything(derive(0, "model"))
+    seed_everything(derive_seed(0, "model"))
     fresh = build_task(network.settings, tiny_world / "ddd17").model()
     # The hashes include the running statistics of batch normalisation.
     of_trained, of_fresh = (

@@ -10,7 +10,7 @@ from tespec.core.config import changed_settings, finetuning_settings, names, pre
 from tespec.core.errors import UserError
 from tespec.core.paths import REPOSITORY
 from tespec.core.settings import ARCHITECTURES, SAMPLING, build, merge
-from tespec.pretraining.method import own_settings
+from tespec.pretraining.method import method_settings
 from tespec.registry import METHODS, pretrained_methods
 
 
@@ -30,7 +30,7 @@ def test_every_profile_resolves_every_task_and_recipe():
             assert (feedforward.sampling, feedforward.segments) == ("random", 1)
         for recipe in pretrained_methods():
             # raises if they do not fit the method
-            own_settings(pretraining_settings(recipe, profile).objective)
+            method_settings(pretraining_settings(recipe, profile).objective)
 
 
 def test_the_data_wins_over_the_config_and_the_user_over_both():
@@ -422,7 +422,7 @@ def test_every_method_with_a_declared_difference_has_its_deviations():
 
 def test_a_custom_config_is_a_file_with_a_new_name(write_config, tmp_path):
     file = write_config("base: ddd17", "tasks")
-    assert config.own_files(tasks="custom", profiles="paper") == [file]
+    assert config.user_files(tasks="custom", profiles="paper") == [file]
     with pytest.raises(UserError, match="already has the name 'ddd17'; rename one of them"):
         config.add_file("tasks", file.rename(tmp_path / "ddd17.yaml"))
     with pytest.raises(UserError, match=r"not an existing .yaml file; check the path"):

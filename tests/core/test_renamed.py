@@ -6,7 +6,7 @@ import pytest
 from made_records import record
 
 import tespec
-from tespec.cli.options import require_known
+from tespec.cli.options import check_names
 from tespec.comparison.records import read_records
 from tespec.core import config
 from tespec.core.config import finetuning_settings
@@ -103,4 +103,4 @@ def test_an_option_with_an_earlier_name_is_refused_with_the_present_one():
     with pytest.raises(
         UserError, match="--profile tiny: unknown profile; it is called 'smoke' now"
     ):
-        require_known((), None, profile="tiny")
+        check_names((), None, profile="tiny")

@@ -5,17 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from tespec.core.files import UNREADABLE, parse_yaml, whole_file, write_all
+from tespec.core.files import UNREADABLE, atomic_write, parse_yaml, write_all
 
 
 def test_a_file_appears_complete_in_a_folder_that_is_made_or_stays_as_it_was(tmp_path):
     path = tmp_path / "new" / "file.txt"
-    with whole_file(path) as unfinished:
+    with atomic_write(path) as unfinished:
         unfinished.write_text("half")
         assert not path.exists()
         unfinished.write_text("complete")
 
-    with pytest.raises(RuntimeError, match="disk"), whole_file(path) as unfinished:  # noqa: PT012
+    with pytest.raises(RuntimeError, match="disk"), atomic_write(path) as unfinished:  # noqa: PT012
         unfinished.write_text("half")
         raise RuntimeError("disk")
     assert path.read_text() == "complete"

@@ -10,7 +10,7 @@ from torch.nn.functional import interpolate
 from tespec.core.boxes import make_boxes
 from tespec.core.settings import Augmentation
 from tespec.datasets.augment import FlipZoom, apply_maps, sample_flip_zoom, transform_boxes
-from tespec.events.histogram import DROPPED
+from tespec.events.histogram import OUTSIDE_IMAGE
 
 PAPER = Augmentation(
     flip=0.5, zoom=0.8, zoom_in_fraction=0.8, zoom_in=(1.0, 1.5), zoom_out=(1.0, 1.2)
@@ -29,11 +29,11 @@ def test_maps_stay_within_the_image_and_are_applied_pixel_by_pixel(seed, height,
     maps = draw(PAPER, seed, height, width)
     rows, columns = maps.rows[:, None], maps.columns
     expected = np.where(
-        (rows != DROPPED) & (columns != DROPPED), image[..., rows, columns], outside
+        (rows != OUTSIDE_IMAGE) & (columns != OUTSIDE_IMAGE), image[..., rows, columns], outside
     )
     np.testing.assert_array_equal(apply_maps(image, maps, outside), expected)
     for side, size in zip(maps[:2], (height, width), strict=True):
-        inside = side[side != DROPPED]
+        inside = side[side != OUTSIDE_IMAGE]
         assert 0 <= inside.min() <= inside.max() < size == len(side)
         assert (np.diff(inside) >= 0).all() or (np.diff(inside) <= 0).all()
 
@@ -68,8 +68,8 @@ def test_zooming_picks_the_pixels_that_resizing_picks(seed, height, width, facto
 
 def test_shares_and_places_are_those_of_the_paper():
     maps = [draw(PAPER, seed, 90, 120) for seed in range(3000)]
-    flipped = np.mean([np.diff(m.columns[m.columns != DROPPED]).sum() < 0 for m in maps])
-    zoomed_out = np.mean([(m.rows == DROPPED).any() for m in maps])
+    flipped = np.mean([np.diff(m.columns[m.columns != OUTSIDE_IMAGE]).sum() < 0 for m in maps])
+    zoomed_out = np.mean([(m.rows == OUTSIDE_IMAGE).any() for m in maps])
     untouched = np.mean([np.array_equal(m.rows, np.arange(90)) for m in maps])
     assert (flipped, zoomed_out, untouched) == pytest.approx((0.5, 0.8 * 0.2, 0.2), abs=0.03)
     inward = Augmentation(0.0, 1.0, 1.0, (1.5, 1.5), (1.0, 1.0))

@@ -24,7 +24,7 @@ from tespec.datasets.batches import (
     stack_depths,
     stack_masks,
 )
-from tespec.datasets.folder import divide
+from tespec.datasets.folder import split_train_val
 from tespec.datasets.lanes import Lanes, balance_lanes, lanes_of
 from tespec.datasets.recording import LabelledRecording, contiguous_windows, cut_at_gaps
 from tespec.events.histogram import Region
@@ -54,7 +54,7 @@ def unlabelled(world, seed=0, shard=(0, 1), **changes):
     settings = replace(
         pretraining_settings("tespec", "sample"), **({"batch_size": 3, "segments": 4} | changes)
     )
-    division = divide(world / "1mpx", settings.window_ms, settings.downsample)
+    division = split_train_val(world / "1mpx", settings.window_ms, settings.downsample)
     return batches.StepBatches(division.train, settings, seed, shard)
 
 
@@ -90,12 +90,12 @@ def test_shards_together_are_the_whole_batch(tiny_world, make, shards):
         ]
         most, lanes = max(batch["boxes"].shape[1] if "boxes" in batch else 0 for batch in parts), 0
         for batch in parts:
-            if "label_place" in batch:
-                batch["label_place"][:, 0] += lanes
+            if "label_position" in batch:
+                batch["label_position"][:, 0] += lanes
             if "boxes" in batch:
                 padding = (0, 0, 0, most - batch["boxes"].shape[1])
                 batch["boxes"] = torch.nn.functional.pad(batch["boxes"], padding, value=-1)
-            lanes += len(batch["fresh"])
+            lanes += len(batch["is_first"])
         assert same(
             {name: torch.cat([batch[name] for batch in parts]) for name in parts[0]}, whole[step]
         )
@@ -107,8 +107,11 @@ def test_labels_are_those_of_their_segments(tiny_world, labels_per_chunk):
     for step in range(4):
         batch = steps[step]
         for lane, slot in enumerate(steps._slots(step)):
-            rows, recording = batch["label_place"][:, 0] == lane, steps._recordings[slot.recording]
-            segments = batch["label_place"][rows, 1].tolist()
+            rows, recording = (
+                batch["label_position"][:, 0] == lane,
+                steps._recordings[slot.recording],
+            )
+            segments = batch["label_position"][rows, 1].tolist()
             assert segments == sorted(set(segments))
             assert (len(segments), segments[-1]) == (min(labels_per_chunk or 5, 5), 4)
             histograms = recording.histograms(slot.first, 5, Binning(10, "edges"))
@@ -150,7 +153,7 @@ def test_recordings_shorter_than_a_chunk_are_left_out_and_named(tiny_world):
         LabelledBatches([short], settings, 0, stack_masks)
     many = LabelledBatches([long.part(0, 6)], replace(settings, batch_size=9), 0, stack_masks)[1]
     assert many["histograms"].shape[:2] == (9, 5)
-    assert many["fresh"].all()
+    assert many["is_first"].all()
 
 
 PLAIN = FlipZoom(np.arange(2), np.arange(3))
@@ -372,11 +375,11 @@ def test_every_label_is_scored_once_at_its_window_and_padding_never(
     assert sorted(scored) == [frame for each in recordings for frame in each.labels]
     for batch in played:
         assert batch.labels == batch.frames
-        assert mode == "stream" or batch.fresh.all()
+        assert mode == "stream" or batch.is_first.all()
         for (number, label), (lane, segment) in zip(
-            batch.frames, batch.place.tolist(), strict=True
+            batch.frames, batch.label_position.tolist(), strict=True
         ):
-            window = int(recordings[number].labelled[label])
+            window = int(recordings[number].label_indices[label])
             before = (
                 min(segments - 1, window) if mode == "random" else 0
             )  # windows that the state has seen
@@ -397,11 +400,13 @@ def test_a_recording_is_played_in_order_on_one_lane_with_its_state(lengths, lane
         for batch in played:
             chunk = [
                 frame
-                for frame, place in zip(batch.frames, batch.place, strict=True)
+                for frame, place in zip(batch.frames, batch.label_position, strict=True)
                 if place[0] == lane
             ]
-            assert batch.place[batch.place[:, 0] == lane, 1].tolist() == list(range(len(chunk)))
-            assert bool(batch.fresh[lane]) == (bool(chunk) and chunk[0][1] == 0)
+            assert batch.label_position[batch.label_position[:, 0] == lane, 1].tolist() == list(
+                range(len(chunk))
+            )
+            assert bool(batch.is_first[lane]) == (bool(chunk) and chunk[0][1] == 0)
             order += chunk
         for (recording, label), following in pairwise(order):
             last = label == lengths[recording] - 1

@@ -12,7 +12,7 @@ from tespec.core.errors import UserError
 from tespec.core.settings import Binning
 from tespec.datasets.sources import EventSource, pack_missing
 from tespec.events import open_events
-from tespec.events.readers.ddd17 import read_index
+from tespec.events.readers.ddd17 import read_image_times
 
 EPOCH_US = 1_487_842_276_585_000  # a day in 2017; in ns it is not exact in float64
 
@@ -47,7 +47,7 @@ def test_official_sizes_and_units(tmp_path, ticks, start_us):
     stream = open_events(tmp_path / "dir1")
     assert (stream.height, stream.width) == (260, 346)
     assert_same_events(whole(stream), events)
-    np.testing.assert_equal(read_index(tmp_path / "dir1")[::2], (stamps, ticks))
+    np.testing.assert_equal(read_image_times(tmp_path / "dir1")[::2], (stamps, ticks))
     recording = open_test(tmp_path)
     assert (recording.region.height, recording.region.width, recording.ego_speed) == (
         200,

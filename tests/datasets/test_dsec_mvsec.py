@@ -66,7 +66,7 @@ def test_depth_has_its_own_clock(tiny_world):
     first = np.flatnonzero(stamps == recording.label_times[0])[0]
     assert recording.left_out == first == 3
     assert recording.label_times.tolist() == stamps[first:].tolist()
-    for index in (0, 4, len(recording.labelled) - 1):
+    for index in (0, 4, len(recording.label_indices) - 1):
         np.testing.assert_array_equal(recording.labels[index], maps[first + index])
     assert any(np.isnan(recording.labels[index]).all() for index in range(10))
 
@@ -85,5 +85,5 @@ def test_one_rule_says_which_depths_have_events(tiny_world, tmp_path, later, kep
     assert (stream.t_last + spacing in after.label_times.tolist()) == kept
     assert (stream.t_first + spacing in after.label_times.tolist()) == kept
     assert after.left_out == (2 if kept else 4)
-    assert (after.windows[after.labelled, 0] >= stream.t_first).all()
-    assert (after.windows[after.labelled, 0] <= stream.t_last).all()
+    assert (after.windows[after.label_indices, 0] >= stream.t_first).all()
+    assert (after.windows[after.label_indices, 0] <= stream.t_last).all()

@@ -24,7 +24,7 @@ from tespec.core.description import (
 from tespec.core.errors import UserError
 from tespec.core.settings import Binning, Downsample
 from tespec.datasets.check import check, problems
-from tespec.datasets.folder import EventFolder, divide, find_recordings, split_recordings
+from tespec.datasets.folder import EventFolder, find_recordings, split_recordings, split_train_val
 from tespec.datasets.images import open_images
 from tespec.datasets.recording import event_corrections
 from tespec.datasets.splits import split_folders, split_named
@@ -101,7 +101,7 @@ def assert_validated_apart(dataset, train, held_out):
 @pytest.mark.parametrize(("dataset", "layout"), EVERY_LAYOUT)
 def test_no_layout_lets_in_what_is_tested_or_validated_on(tiny_world, tmp_path, dataset, layout):
     root = official(tiny_world, tmp_path, dataset, layout)
-    division = divide(root, 50, WHOLE)
+    division = split_train_val(root, 50, WHOLE)
     assert_fair(dataset, names(division.train + division.held_out))
     assert all(name in "\n".join(names(division.train)) for name in SPLIT[dataset][1])
     assert division.excluded_test
@@ -110,7 +110,7 @@ def test_no_layout_lets_in_what_is_tested_or_validated_on(tiny_world, tmp_path, 
     if layout != "outer":  # its recordings are in a subfolder of the one with dataset.json
         root = official(tiny_world, tmp_path / "described", dataset, layout)
         shutil.copy(tiny_world / dataset / "dataset.json", root)
-        division = divide(root, 50, WHOLE)
+        division = split_train_val(root, 50, WHOLE)
         assert_validated_apart(dataset, names(division.train), names(division.held_out))
         assert division.excluded_test
 
@@ -119,7 +119,7 @@ def test_what_a_config_of_ones_own_validates_on_is_held_out(tiny_world, tmp_path
     monkeypatch.setattr(config, "_added", {})
     (tmp_path / "own.yaml").write_text(f"base: dsec\nsplits: {{val: [{SPLIT['dsec'][2]}]}}\n")
     config.add_file("tasks", tmp_path / "own.yaml")
-    division = divide(official(tiny_world, tmp_path, "dsec", "flat"), 50, WHOLE)
+    division = split_train_val(official(tiny_world, tmp_path, "dsec", "flat"), 50, WHOLE)
     assert_validated_apart("dsec", names(division.train), names(division.held_out))
 
 
@@ -156,17 +156,17 @@ def test_a_test_recording_that_is_pointed_at_is_refused(tiny_world, tmp_path, da
     with pytest.raises(
         UserError, match=r"belongs to a test split, which pre-training must not use; give training"
     ):
-        divide(official(tiny_world, tmp_path, dataset) / place, 50, WHOLE)
+        split_train_val(official(tiny_world, tmp_path, dataset) / place, 50, WHOLE)
 
 
 def test_a_description_that_names_other_splits_is_believed(tiny_world, tmp_path):
     root = official(tiny_world, tmp_path, "ddd17")
     (root / "dataset.json").write_text('{"splits": {"train": ["dir1"], "val": ["dir0"]}}')
-    division = divide(root, 50, WHOLE)
+    division = split_train_val(root, 50, WHOLE)
     assert (names(division.train), names(division.held_out)) == (["dir1"], ["dir0"])
-    assert divide(root / "dir1", 50, WHOLE).train
+    assert split_train_val(root / "dir1", 50, WHOLE).train
     with pytest.raises(UserError, match=r"dir2: belongs to a test split"):
-        divide(tiny_world / "ddd17" / "dir2", 50, WHOLE)
+        split_train_val(tiny_world / "ddd17" / "dir2", 50, WHOLE)
 
 
 def test_packed_renamed_and_linked_test_recordings_are_known(tiny_world, tmp_path):
@@ -178,7 +178,7 @@ def test_packed_renamed_and_linked_test_recordings_are_known(tiny_world, tmp_pat
     (root / "dir1" / "events.dat.t").unlink()
     for path in (tmp_path / "packed" / "drive.store", tmp_path / "linked" / "drive", root / "dir1"):
         with pytest.raises(UserError, match="belongs to a test split"):
-            divide(path, 50, WHOLE)
+            split_train_val(path, 50, WHOLE)
 
 
 @pytest.mark.parametrize("name", ["17-04-13_15-05-13", "moorea_2019-02-19_002"])
@@ -189,14 +189,14 @@ def test_what_may_be_tested_on_and_does_not_show_it_is_refused(tiny_world, tmp_p
         UserError,
         match=r"not in a train, val or test folder, so it may be a test recording; keep the",
     ):
-        divide(tmp_path, 50, WHOLE)
+        split_train_val(tmp_path, 50, WHOLE)
 
 
 def test_recordings_of_ones_own_are_left_out_by_no_name(tmp_path):
     write_recordings(
         tmp_path, "dir1/drive.dat", "a/dir1/one.dat", "train/two.dat", "outdoor_day10/three.dat"
     )
-    division = divide(tmp_path, 50, WHOLE)
+    division = split_train_val(tmp_path, 50, WHOLE)
     assert len({recording.path for recording in division.train + division.held_out}) == 4
     assert not division.excluded_test
 
@@ -204,13 +204,13 @@ def test_recordings_of_ones_own_are_left_out_by_no_name(tmp_path):
 def test_what_lies_beside_the_folders_of_splits_is_left_out_and_named(tmp_path):
     files = "train/one.dat", "test/two.dat", "more/three.dat", "extra/train/four.dat", "five.dat"
     write_recordings(tmp_path, *files, height=48, width=64)
-    division = divide(tmp_path, 50, WHOLE)
+    division = split_train_val(tmp_path, 50, WHOLE)
     assert {recording.path for recording in division.train + division.held_out} == {
         tmp_path / "train" / "one.dat"
     }
     assert division.excluded_test == ("test/two.dat",)
     assert division.left_out == ("extra/train/four.dat", "five.dat", "more/three.dat")
-    assert divide(tmp_path / "extra", 50, WHOLE).train
+    assert split_train_val(tmp_path / "extra", 50, WHOLE).train
     tested, beside = open_pretraining(
         pretraining_settings("tespec", "sample", ["segments=5"]), tmp_path
     ).notes
@@ -247,7 +247,10 @@ def test_without_a_validation_split_a_fifth_of_train_is_held_out_by_name(tmp_pat
     training = [f"train/r{number}_td.dat" for number in range(10)]
     write_recordings(tmp_path / "a", *training, "test/s_td.dat")
     write_recordings(tmp_path / "b", *reversed(training), seconds=1)
-    division, other = divide(tmp_path / "a", 50, WHOLE), divide(tmp_path / "b", 50, WHOLE)
+    division, other = (
+        split_train_val(tmp_path / "a", 50, WHOLE),
+        split_train_val(tmp_path / "b", 50, WHOLE),
+    )
     assert (len(division.train), len(division.held_out), len(division.excluded_test)) == (8, 2, 1)
     assert sorted(names(division.train + division.held_out)) == training
     assert names(division.held_out) == names(other.held_out)
@@ -255,7 +258,7 @@ def test_without_a_validation_split_a_fifth_of_train_is_held_out_by_name(tmp_pat
 
 def test_of_few_recordings_the_last_quarter_is_held_out_in_contiguous_windows(tmp_path):
     (path,) = write_recordings(tmp_path, "one.dat", seconds=2.03, height=48, width=64)
-    division = divide(path, 50, WHOLE)
+    division = split_train_val(path, 50, WHOLE)
     (train,), (held_out,) = division.train, division.held_out
     assert names([train, held_out]) == [
         "one.dat (first 75% of its time)",
@@ -287,7 +290,7 @@ def test_recordings_that_cannot_be_read_are_named_and_not_passed_over(
     spoil(tmp_path / name)
     assert {path.name for path in find_recordings(tmp_path)} == {"one.DAT", name}
     with pytest.raises(UserError, match=message):
-        divide(tmp_path, 50, WHOLE)
+        split_train_val(tmp_path, 50, WHOLE)
     (problem,) = problems(list(check(EventFolder(tmp_path))))
     assert re.search(message, problem)
 
@@ -412,14 +415,14 @@ def test_mistakes_are_named(tmp_path, spoil, message):
     write_recordings(tmp_path / "data", "r0.dat", "r1.dat", "r2.dat")
     spoil(tmp_path / "data")
     with pytest.raises(UserError, match=message):
-        divide(tmp_path / "data", 50, WHOLE)
+        split_train_val(tmp_path / "data", 50, WHOLE)
 
 
 def test_damaged_recordings_are_left_out_if_asked_for_and_recorded(tmp_path):
     sound = write_recordings(tmp_path, "r0.dat", "r2.dat", height=48, width=64)
     (tmp_path / "r1.dat").write_bytes(b"% Height 12\n% Width 16\n")  # without events
     with pytest.raises(UserError, match=r"r1\.dat: .*, or skip it with --skip-damaged"):
-        divide(tmp_path, 50, WHOLE)
+        split_train_val(tmp_path, 50, WHOLE)
     settings = pretraining_settings("tespec", "sample", ["segments=5"])
     task = open_pretraining(settings, tmp_path, skip_damaged=True)
     assert {name.split(" (")[0] for name in task.recordings()} == {"r0.dat", "r2.dat"}
@@ -428,7 +431,7 @@ def test_damaged_recordings_are_left_out_if_asked_for_and_recorded(tmp_path):
     for path in sound:
         path.unlink()
     with pytest.raises(UserError, match=r"r1\.dat: "):
-        divide(tmp_path, 50, WHOLE, skip_damaged=True)
+        split_train_val(tmp_path, 50, WHOLE, skip_damaged=True)
 
 
 def test_windows_below_1_us_and_factors_above_the_sensor_are_refused(tmp_path):
@@ -436,12 +439,12 @@ def test_windows_below_1_us_and_factors_above_the_sensor_are_refused(tmp_path):
     with pytest.raises(
         UserError, match=r"window_ms: 0.0004 is not a length of at least 1 us; give a number of ms"
     ):
-        divide(path, 0.0004, WHOLE)
+        split_train_val(path, 0.0004, WHOLE)
     with pytest.raises(
         UserError, match=r"a sensor of 16x12 px cannot be downsampled by 13; give at most 12"
     ):
-        divide(path, 50, Downsample(13, "nearest"))
-    assert divide(path, 50, Downsample(12, "nearest")).train[0].region == Region(1, 1, 12)
+        split_train_val(path, 50, Downsample(13, "nearest"))
+    assert split_train_val(path, 50, Downsample(12, "nearest")).train[0].region == Region(1, 1, 12)
 
 
 def test_times_that_step_back_are_counted(tmp_path):
@@ -449,7 +452,7 @@ def test_times_that_step_back_are_counted(tmp_path):
     content = stepping.read_bytes()
     last = int.from_bytes(content[-16:-12], "little") - 5_000  # the last time steps back by 5 ms
     stepping.write_bytes(content[:-8] + last.to_bytes(4, "little") + content[-4:])
-    division = divide(tmp_path, 50, WHOLE)
+    division = split_train_val(tmp_path, 50, WHOLE)
     text = "in 1 recordings: 1 times mended that were out of order, 0 events off the sensor dropped"
     assert event_corrections((*division.train, *division.held_out)) == {"corrections": text}
 
@@ -460,14 +463,14 @@ def test_events_off_the_sensor_are_counted(tmp_path):
     path.write_bytes(
         content[:-4] + (int.from_bytes(content[-4:], "little") | 0x3FFF).to_bytes(4, "little")
     )  # x
-    division = divide(tmp_path, 50, WHOLE)
+    division = split_train_val(tmp_path, 50, WHOLE)
     text = "in 1 recordings: 0 times mended that were out of order, 1 events off the sensor dropped"
     assert event_corrections((*division.train, *division.held_out)) == {"corrections": text}
 
 
 def test_an_archive_of_histograms_is_pretrained_on_as_it_is(tiny_world, tmp_path):
     root = official(tiny_world, tmp_path, "gen1", "rvt-archive")
-    division = divide(root, 50, WHOLE)
+    division = split_train_val(root, 50, WHOLE)
     assert (len(division.train), len(division.held_out), division.train[0].region) == (
         2,
         1,
@@ -475,7 +478,7 @@ def test_an_archive_of_histograms_is_pretrained_on_as_it_is(tiny_world, tmp_path
     )
     assert division.train[0].histograms(1, 2, Binning(10, "rvt")).max() > 0
     with pytest.raises(UserError, match=r"holds windows of 50 ms, not 40; give --set window_ms=50"):
-        divide(root, 40, WHOLE)
+        split_train_val(root, 40, WHOLE)
 
 
 def test_the_nearest_one_that_states_a_sensor_within_five_folders_gives_its_size(tmp_path):

@@ -19,8 +19,15 @@ from tespec.core.config import pretraining_settings
 from tespec.core.errors import UserError
 from tespec.core.settings import Downsample
 from tespec.datasets import images
-from tespec.datasets.folder import divide
-from tespec.datasets.images import as_input, held_out_batch, open_images, paired, read_image, seeded
+from tespec.datasets.folder import split_train_val
+from tespec.datasets.images import (
+    held_out_batch,
+    normalise,
+    open_images,
+    pair_with_frames,
+    read_image,
+    seeded,
+)
 from tespec.pretraining.method import new_network, open_pretraining
 
 VIEW = v2.Compose([v2.RandomResizedCrop((16, 24)), v2.ColorJitter(0.4), v2.PILToTensor()])
@@ -39,8 +46,9 @@ def image_steps(world, root, batch, shard=(0, 1)):
 
 def pair_steps(world, root, batch, shard=(0, 1)):
     settings = replace(pretraining_settings("ecdp", "sample"), batch_size=batch)
-    found = paired(
-        divide(world / "ddd17", settings.window_ms, settings.downsample).train, settings.window_ms
+    found = pair_with_frames(
+        split_train_val(world / "ddd17", settings.window_ms, settings.downsample).train,
+        settings.window_ms,
     )
     return images.PairBatches(found, settings, 0, shard), sum(map(len, found))
 
@@ -87,20 +95,20 @@ def test_a_batch_does_not_depend_on_what_was_asked_for_before_and_shards_make_it
 def test_bytes_become_what_a_network_sees(mean, deviation):
     mean, deviation = (np.reshape(each, (-1, 1, 1)) for each in (mean, deviation))
     pixels = np.random.default_rng(0).integers(0, 256, (2, len(mean), 20, 30), np.uint8)
-    seen = as_input(torch.from_numpy(pixels))
+    seen = normalise(torch.from_numpy(pixels))
     np.testing.assert_allclose(seen, (pixels / 255 - mean) / deviation, rtol=1e-5, atol=1e-6)
-    assert as_input(seen) is seen
+    assert normalise(seen) is seen
 
 
 def test_frames_are_found_by_the_number_at_the_end_of_their_names(tiny_world, tmp_path):
     """As in uzh-rpg/ess (datasets/ddd17_events_loader.py): imgs/img_<number>.png, or <number>.png of 10 digits."""
     root = shutil.copytree(tiny_world / "ddd17" / "dir0", tmp_path / "drive")
-    before = paired(divide(root, 50, Downsample(1, "nearest")).train, 50)
+    before = pair_with_frames(split_train_val(root, 50, Downsample(1, "nearest")).train, 50)
     for path in (root / "imgs").glob("img_*.png"):
         path.rename(path.with_name(f"{int(path.stem[4:]):010d}.png"))
     for name in ("mean.png", "._0000000001.png"):  # macOS adds the latter
         (root / "imgs" / name).touch()
-    after = paired(divide(root, 50, Downsample(1, "nearest")).train, 50)
+    after = pair_with_frames(split_train_val(root, 50, Downsample(1, "nearest")).train, 50)
     assert [int(path.stem) for path in after[0].images] == [
         int(path.stem[4:]) for path in before[0].images
     ]

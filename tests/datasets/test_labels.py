@@ -12,7 +12,15 @@ from ddd17_copies import png, png_of
 from tespec.core.boxes import Boxes, make_boxes
 from tespec.core.errors import UserError
 from tespec.datasets import labels
-from tespec.datasets.labels import BOXES, DEPTH, MASK, MaskFiles, read_stamps, speed_at, with_checks
+from tespec.datasets.labels import (
+    BOXES,
+    DEPTH,
+    MASK,
+    MaskFiles,
+    ego_speed_at,
+    read_label_times,
+    with_checks,
+)
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import EventSource
 from tespec.events.histogram import Region
@@ -75,16 +83,16 @@ def test_forked_workers_read_one_archive_at_the_same_time(tmp_path):
 
 
 def test_speed_is_interpolated_and_optional(tmp_path):
-    assert speed_at(tmp_path, "a", np.array([1])) is None
+    assert ego_speed_at(tmp_path, "a", np.array([1])) is None
     (tmp_path / "ego_speed").mkdir()
     np.save(tmp_path / "ego_speed" / "a.npy", np.array([[0, 1.0], [10, 3.0]]))
-    assert speed_at(tmp_path, "a", np.array([-5, 5, 10, 99])).tolist() == [1, 2, 3, 3]
+    assert ego_speed_at(tmp_path, "a", np.array([-5, 5, 10, 99])).tolist() == [1, 2, 3, 3]
     for rows in (np.zeros(3), np.array([[9, 1.0], [2, 1.0]]), np.array([[0, 1.0], [np.nan, 1.0]])):
         np.save(tmp_path / "ego_speed" / "a.npy", rows)
         with pytest.raises(
             UserError, match=r"not float \(N, 2\) with rising times and speeds in m/s; remove it"
         ):
-            speed_at(tmp_path, "a", np.array([1]))
+            ego_speed_at(tmp_path, "a", np.array([1]))
 
 
 @pytest.mark.parametrize(
@@ -99,7 +107,7 @@ def test_speed_is_interpolated_and_optional(tmp_path):
 def test_stamps_that_are_none_are_refused(tmp_path, text, message):
     (tmp_path / "a.txt").write_text(text)
     with pytest.raises(UserError, match=message):
-        read_stamps(tmp_path / "a.txt")
+        read_label_times(tmp_path / "a.txt")
 
 
 # Checks of masks, depth maps and boxes, for histograms of 4 rows and 6 columns and three classes.
@@ -169,4 +177,4 @@ def test_a_part_names_labels_by_their_number_in_the_recording_and_their_file(tmp
     with pytest.raises(
         UserError, match=r"drive\.raw, recording drive: 3 labels for 2 labelled windows; give the"
     ):
-        with_checks(replace(drive, labelled=np.array([0, 1])), MASK, 3)
+        with_checks(replace(drive, label_indices=np.array([0, 1])), MASK, 3)

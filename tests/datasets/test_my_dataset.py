@@ -13,7 +13,7 @@ from tespec.core import config
 from tespec.core.errors import UserError
 from tespec.core.paths import REPOSITORY
 from tespec.core.settings import Downsample
-from tespec.datasets.folder import divide
+from tespec.datasets.folder import split_train_val
 from tespec.datasets.labels import IGNORE
 from tespec.events import Events, open_events, opening
 from tespec.events.readers import Reader
@@ -103,9 +103,10 @@ def test_what_it_tests_on_is_known_wherever_it_lies(drives, settings, tmp_path):
     with pytest.raises(
         UserError, match=r"events.dat: belongs to a test split, which pre-training must not use"
     ):
-        divide(tmp_path, 50, Downsample(1, "nearest"))
+        split_train_val(tmp_path, 50, Downsample(1, "nearest"))
     assert [
-        name.split("/")[1] for name in divide(drives, 50, Downsample(1, "nearest")).excluded_test
+        name.split("/")[1]
+        for name in split_train_val(drives, 50, Downsample(1, "nearest")).excluded_test
     ] == ["canal"]
 
 

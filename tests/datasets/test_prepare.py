@@ -13,7 +13,7 @@ from tespec.core.errors import UserError
 from tespec.core.settings import Downsample
 from tespec.datasets import sources
 from tespec.datasets.check import check, problems
-from tespec.datasets.folder import EventFolder, divide
+from tespec.datasets.folder import EventFolder, split_train_val
 from tespec.datasets.recording import fingerprint
 from tespec.datasets.sources import EventSource, pack_missing
 from tespec.events import open_events
@@ -87,7 +87,7 @@ def test_before_a_training_its_recordings_are_packed_and_those_of_the_test_left_
     tiny_world, cache, tmp_path
 ):
     root = copied(tiny_world, tmp_path, "1mpx")
-    divide(root, 50, Downsample(1, "nearest"))
+    split_train_val(root, 50, Downsample(1, "nearest"))
     used = [path.name for split in ("train", "val") for path in root.glob(f"{split}/*.dat")]
     assert (
         sorted(header_of(path)["source"]["name"] for path in cache.iterdir()) == sorted(used) != []

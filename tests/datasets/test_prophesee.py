@@ -90,7 +90,7 @@ KEPT = {
     (0, 0, 273, 50, 0): [0, 0, 273, 50],
 }
 KEPT_IN_TEST = {(0, 0, 273.5, 50, 0): [0, 0, 273.5, 50]}
-DROPPED = [
+OUTSIDE_IMAGE = [
     (293.5, 0, 24, 90, 0),
     (0, 0, 9.75, 90, 0),
     (0, 0, 18, 23.5, 0),
@@ -102,7 +102,7 @@ OTHER_CLASS = (0, 0, 50, 50, 2)
 
 def test_which_boxes_count():
     stored = raw_boxes(
-        boxes(*((0, *box) for box in (*DROPPED, *KEPT, OTHER_CLASS, *KEPT_IN_TEST))), "a", 4
+        boxes(*((0, *box) for box in (*OUTSIDE_IMAGE, *KEPT, OTHER_CLASS, *KEPT_IN_TEST))), "a", 4
     )
     for training, expected in ((True, KEPT), (False, KEPT | KEPT_IN_TEST)):
         kept = choose_boxes(stored, GEN1, 2, (240, 304), training)
@@ -218,7 +218,7 @@ def test_event_files_of_several_kinds_are_each_a_recording(root):
 def test_five_windows_of_50_ms_lead_from_label_to_label_or_one_to_each(root):
     (recording,) = opened(root).recordings("test")
     assert (recording.label_times.tolist(), recording.left_out) == (TIMES[1:], 1)
-    assert recording.labelled.tolist() == [4, 9, 14, 19, 24]
+    assert recording.label_indices.tolist() == [4, 9, 14, 19, 24]
     np.testing.assert_array_equal(recording.windows, contiguous_windows(0, 1_250_000, 50_000))
     assert recording.histograms(0, 25, Binning(10, "edges")).shape == (25, 20, 240, 304)
     (alone,) = opened(root, "gen1", arch="feedforward").recordings("test")
@@ -235,13 +235,13 @@ def test_a_clock_that_starts_late_changes_nothing_but_the_times(root, tmp_path_f
         )
     (recording,) = opened(late).recordings("test")
     np.testing.assert_equal(
-        (recording.windows, recording.labelled), (before.windows + HOUR, before.labelled)
+        (recording.windows, recording.label_indices), (before.windows + HOUR, before.label_indices)
     )
     task, seen = DetectionTask(finetuning_settings("gen1", "recurrent", "paper"), late), []
     scorer = SimpleNamespace(
         update=lambda outcome, truth, name, time_us, groups: seen.append(time_us)
     )
-    for label in range(len(recording.labelled)):
+    for label in range(len(recording.label_indices)):
         task.score(scorer, recording.labels[label], recording.labels[label], recording, label)
     assert seen == TIMES[1:]
 
@@ -299,7 +299,7 @@ def made(tmp_path_factory):
 def test_of_an_archive_feed_forward_networks_see_the_window_of_each_label(made):
     (every,) = opened(made, "gen1", "rule=rvt").recordings("test")
     (alone,) = opened(made, "gen1", "rule=rvt", arch="feedforward").recordings("test")
-    assert (every.labelled.tolist(), alone.labelled.tolist()) == (
+    assert (every.label_indices.tolist(), alone.label_indices.tolist()) == (
         [3, 8, 13, 18, 23],
         [0, 1, 2, 3, 4],
     )
@@ -474,7 +474,7 @@ def test_the_archive_that_rvts_script_makes_of_1mpx_has_the_labels_of_its_record
             one.corners, other.corners, rtol=1e-6
         )  # widths are rounded to float32
     np.testing.assert_array_equal(
-        archived.windows[archived.labelled, 1], raw.windows[raw.labelled, 1]
+        archived.windows[archived.label_indices, 1], raw.windows[raw.label_indices, 1]
     )
 
 

@@ -12,7 +12,7 @@ from twins import copied, opened
 from tespec.core.config import names
 from tespec.core.settings import Binning, Downsample
 from tespec.datasets.check import windows_at
-from tespec.datasets.folder import ALL, EventFolder, divide
+from tespec.datasets.folder import ALL, EventFolder, split_train_val
 from tespec.datasets.recording import (
     LabelledRecording,
     contiguous_windows,
@@ -84,7 +84,7 @@ def labelled_at(length, places):
 def test_a_part_has_the_labels_of_its_windows():
     recording = labelled_at(12, [1, 4, 5, 11])
     part = recording.part(4, 11)
-    assert (len(part), part.labelled.tolist(), part.ego_speed.tolist()) == (7, [0, 1], [1, 2])
+    assert (len(part), part.label_indices.tolist(), part.ego_speed.tolist()) == (7, [0, 1], [1, 2])
     assert [part.labels[index] for index in range(len(part.labels))] == [1, 2]
     assert (part.label_times.tolist(), list(part.labels_in(1, 3))) == (
         recording.label_times[1:3].tolist(),
@@ -105,7 +105,7 @@ def test_cut_at_gaps_every_chunk_has_a_label_and_no_label_is_lost(drawn, longest
     for part in parts:
         for first in range(len(part) - longest + 1):
             assert len(part.labels_in(first, longest)) > 0
-        assert len(part) == max(part.labelled[-1] + 1, min(longest, length))
+        assert len(part) == max(part.label_indices[-1] + 1, min(longest, length))
     gaps = np.diff(places, prepend=-1)
     assert len(parts) == (0 if not places else 1 + int((gaps[1:] > longest).sum()))
     parts_of_several = [f"r (part {number})" for number in range(1, len(parts) + 1)]
@@ -161,7 +161,8 @@ def test_changed_data_is_other_data(tiny_world, tmp_path, change):
 
 def test_the_reduction_and_the_split_of_a_recording_count(tiny_world):
     divisions = [
-        divide(tiny_world / "1mpx", 50, Downsample(factor, "nearest")) for factor in (1, 1, 2)
+        split_train_val(tiny_world / "1mpx", 50, Downsample(factor, "nearest"))
+        for factor in (1, 1, 2)
     ]
     whole, again, half = (fingerprint(division.train) for division in divisions)
     assert whole == again != half
@@ -198,7 +199,8 @@ def test_networks_of_both_kinds_learn_from_the_same_labels_and_a_larger_share_ho
 ):
     def learned(arch, share):
         return [
-            set(each.label_times.tolist()) for each in built(tiny_world, task, arch, share).learned
+            set(each.label_times.tolist())
+            for each in built(tiny_world, task, arch, share).train_subset
         ]
 
     fifth, half, every = (learned("recurrent", share) for share in (0.2, 0.5, 1.0))
@@ -214,7 +216,7 @@ def test_networks_of_both_kinds_learn_from_the_same_labels_and_a_larger_share_ho
 def test_no_other_label_is_seen_and_each_of_them_is(tiny_world, task, arch):
     one = built(tiny_world, task, arch, 0.2)
     wanted, seen = (
-        {(each.name, time) for each in one.learned for time in each.label_times.tolist()},
+        {(each.name, time) for each in one.train_subset for time in each.label_times.tolist()},
         set(),
     )
     steps = one.steps(0)
@@ -231,7 +233,7 @@ def test_no_other_label_is_seen_and_each_of_them_is(tiny_world, task, arch):
 def test_a_label_and_its_speed_stay_with_their_window():
     whole = labelled_at(12, [1, 4, 5, 11])
     (few,) = with_label_fraction([whole], 0.5)
-    assert (few.labelled.tolist(), [*few.labels], few.ego_speed.tolist()) == (
+    assert (few.label_indices.tolist(), [*few.labels], few.ego_speed.tolist()) == (
         [4, 5],
         [1, 2],
         [1, 2],
@@ -243,4 +245,7 @@ def test_a_label_and_its_speed_stay_with_their_window():
     assert [*few.part(5, 12).labels] == [2]
     same, none = with_label_fraction([whole, labelled_at(12, [])], 1.0)
     assert (len(none), len(none.labels)) == (12, 0)
-    assert (same.labelled.tolist(), [*same.labels]) == (whole.labelled.tolist(), [*whole.labels])
+    assert (same.label_indices.tolist(), [*same.labels]) == (
+        whole.label_indices.tolist(),
+        [*whole.labels],
+    )

@@ -16,7 +16,7 @@ from tespec.core.errors import UserError
 from tespec.core.paths import cache_root
 from tespec.datasets.sources import EventSource, pack_missing
 from tespec.events import cache, open_events
-from tespec.events.cache import list_stores, make_room
+from tespec.events.cache import free_space, list_stores
 from tespec.events.opening import open_reader
 from tespec.events.packing import pack
 from tespec.events.readers.dat import write_dat
@@ -84,13 +84,13 @@ def test_what_this_run_uses_or_another_packs_is_never_removed(stores, tmp_path, 
         "more; set TESPEC_CAC"
     )
     with pytest.raises(UserError, match=what):
-        make_room(40_000)
+        free_space(40_000)
     assert [each.path for each in list_stores()] == [store]
     # An hour without a write: the process that packed it was killed.
     for path in (stores / ".b.unfinished" / "events.u32", stores / ".b.unfinished"):
         os.utime(path, (time.time() - 4000,) * 2)
     assert len(list_stores()) == 2
-    make_room(20_000)
+    free_space(20_000)
     assert [path.name for path in stores.iterdir()] == [store.name]
 
 
@@ -111,7 +111,7 @@ def test_a_limit_that_is_no_size_is_refused(stores, monkeypatch, text):
     monkeypatch.setenv("TESPEC_CACHE_LIMIT", text)
     what = f"TESPEC_CACHE_LIMIT={text}: is not a size in GB; give a number, such as 200"
     with pytest.raises(UserError, match=f"^{re.escape(what)}$"):
-        make_room(1)
+        free_space(1)
 
 
 def test_the_limit_is_a_quarter_of_the_disk_unless_the_user_sets_it(stores, monkeypatch):

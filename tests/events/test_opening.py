@@ -27,8 +27,8 @@ from tespec.cli.main import main
 from tespec.core.errors import UserError
 from tespec.core.files import read_yaml
 from tespec.core.settings import Binning, Downsample, HistogramSpec
-from tespec.datasets.folder import divide, find_recordings
-from tespec.datasets.labels import MaskFiles, read_stamps
+from tespec.datasets.folder import find_recordings, split_train_val
+from tespec.datasets.labels import MaskFiles, read_label_times
 from tespec.datasets.recording import fingerprint
 from tespec.datasets.sources import EventSource, pack_missing
 from tespec.events import open_events, opening
@@ -181,7 +181,7 @@ PIPES = {
     "a": open_events,
     "a.npz": lambda path: load_arrays(path, "xytp"),
     "a.npy": load_array,
-    "times.txt": read_stamps,
+    "times.txt": read_label_times,
     "masks.zip": lambda path: MaskFiles(path, ("0.png",))[0],
     "w.safetensors": tespec.load,
     "w.pth": tespec.load,
@@ -275,21 +275,24 @@ def test_the_size_reaches_workers_the_fingerprint_and_predictions(tmp_path):
     nameless.write_bytes(
         b"% Date 2017-03-21 15:02:10\n% evt 3.0\n" + content[content.index(b"% end\n") + 6 :]
     )
-    division = divide(nameless.parent, 50, every, (480, 640))
+    division = split_train_val(nameless.parent, 50, every, (480, 640))
     # Workers receive the recording as a pickle and open it themselves.
-    again, real = pickle.loads(pickle.dumps(division.train[0])), divide(RAW, 50, every).train[0]
+    again, real = (
+        pickle.loads(pickle.dumps(division.train[0])),
+        split_train_val(RAW, 50, every).train[0],
+    )
     histograms, expected = (
         recording.histograms(3, 4, Binning(10, "edges")) for recording in (again, real)
     )
     np.testing.assert_array_equal(histograms, expected)
     assert fingerprint(division.train) != fingerprint(
-        divide(nameless.parent, 50, every, (720, 1280)).train
+        split_train_val(nameless.parent, 50, every, (720, 1280)).train
     )
     found = find(str(nameless), SPEC, None, None, "640x480")
     assert (found.region.height, found.region.width) == (480, 640)
     for refused in (
         lambda: find(str(nameless), SPEC, None, None),
-        lambda: divide(nameless.parent, 50, every),
+        lambda: split_train_val(nameless.parent, 50, every),
     ):
         with pytest.raises(UserError, match=r"drive\.raw: does not specify the sensor's size"):
             refused()

@@ -451,7 +451,7 @@ def lanes(world: Path, folder: Path) -> Values:
         played = Lanes(lengths, 5, 8, 3, fraction, ends)
         rows = [[played.slot(lane, step) for lane in range(8)] for step in range(60)]
         columns = np.moveaxis(np.array(rows, np.int64), 2, 0)
-        for column, slots in zip(("recording", "first", "play", "fresh"), columns, strict=True):
+        for column, slots in zip(("recording", "first", "play", "is_first"), columns, strict=True):
             values[f"{name}, {column}"] = sha256(slots)
             values[f"{name}, {column}, step 30"] = str(slots[30].tolist())
     return values

@@ -23,7 +23,7 @@ def user_folder(tmp_path, monkeypatch):
     """Work in a folder with the files that the examples name."""
     torch.manual_seed(0)
     settings = pretraining_settings("tespec", "smoke")
-    spec = HistogramSpec.of(settings, (64, 96), settings.window_ms)
+    spec = HistogramSpec.from_settings(settings, (64, 96), settings.window_ms)
     recipe = as_facts(settings) | {
         "backbone": "swin_micro",
         "in_channels": 20,

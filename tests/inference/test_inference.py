@@ -124,7 +124,9 @@ def write_backbone(folder, settings, size, changes):
         "sensor": list(size),
     }
     if changes is not None:
-        facts["histograms"] = asdict(HistogramSpec.of(settings, size, settings.window_ms)) | changes
+        facts["histograms"] = (
+            asdict(HistogramSpec.from_settings(settings, size, settings.window_ms)) | changes
+        )
     write_weights(folder / "backbone.safetensors", backbone.state_dict(), facts)
     return folder / "backbone.safetensors"
 
@@ -140,7 +142,7 @@ def test_features_are_those_of_the_trainings_batches(tiny_world, tmp_path, chang
     (recording,) = task.held_out
     expected, state = [], None
     for batch in task.val_chunks():
-        features, state = backbone(batch["histograms"], reset(state, batch["fresh"]))
+        features, state = backbone(batch["histograms"], reset(state, batch["is_first"]))
         expected += list(zip(*(stage[0] for stage in features), strict=True))
     played = [features for _, features in tespec.stream(recording.path, path)]
     # the batches leave out an incomplete last chunk
@@ -248,7 +250,7 @@ def test_a_recording_of_the_data_is_played_in_its_scored_windows_and_alone_in_wi
     for wanted in (recording.name, str(recording.path)):
         found = find(wanted, network.spec, network.settings, tiny_world / "ddd17")
         np.testing.assert_array_equal(found.windows, recording.windows)
-    moments = list(run_inference(network, found, recording.labelled[3:8].tolist()))
+    moments = list(run_inference(network, found, recording.label_indices[3:8].tolist()))
     assert len(moments) == 5
     for label, moment in enumerate(moments, start=3):
         np.testing.assert_array_equal(moment.truth, recording.labels[label])
@@ -270,9 +272,9 @@ def test_predictions_are_drawn_and_the_network_is_built_once(
     tiny_world, tmp_path, monkeypatch, name
 ):
     path, _, task = written(tiny_world, tmp_path, name)
-    built, build = [], inference.fresh_backbone
+    built, build = [], inference.random_backbone
     monkeypatch.setattr(
-        inference, "fresh_backbone", lambda *arguments: built.append(1) or build(*arguments)
+        inference, "random_backbone", lambda *arguments: built.append(1) or build(*arguments)
     )
     options = {"root": tiny_world / name, "clip": (0.0, 0.6)}
     windows, labelled, drawn = predict(path, task.scored[0].name, tmp_path / "out", CPU, **options)

@@ -10,7 +10,7 @@ from torch import nn
 
 from tespec.core.errors import UserError
 from tespec.models import EventMaxViT, EventResNet, EventSwin, build_backbone
-from tespec.models.backbone import ConvLstm, detach, reset, resized
+from tespec.models.backbone import ConvLstm, detach, reset, resize_backbone
 from tespec.models.event_swin import resize_table
 from tespec.models.layers import MatrixPool, pad_to, padded_size, replace_modules
 from tespec.registry import BACKBONES
@@ -187,7 +187,7 @@ def test_windows_of_swin_follow_the_true_padded_size():
 
 def test_a_backbone_for_another_size_keeps_what_does_not_depend_on_it():
     model = backbone()
-    other = resized(model, (128, 192))
+    other = resize_backbone(model, (128, 192))
     before, after = model.state_dict(), other.state_dict()
     changed = {name for name in before if before[name].shape != after[name].shape}
     assert {name.rpartition(".")[2] for name in changed} == {"relative_position_bias_table"}

@@ -7,7 +7,7 @@ import torch
 
 from tespec.comparison.published import read_ablations
 from tespec.core.config import as_facts, pretraining_settings
-from tespec.datasets.recording import reduced
+from tespec.datasets.recording import downsampled_region
 from tespec.events.intensity import estimate_high_pass, estimate_intensity
 from tespec.pretraining.method import new_network, open_pretraining
 
@@ -30,7 +30,7 @@ def normalises(wanted, network, batch, settings):
 
 
 def is_trained_on(dataset, sensor, size, network, batch, settings):
-    region = reduced(*sensor, settings.downsample)
+    region = downsampled_region(*sensor, settings.downsample)
     assert (settings.dataset, region.height, region.width) == (dataset, *size)
 
 

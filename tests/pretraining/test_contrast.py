@@ -5,7 +5,7 @@ import torch
 from loss_cases import CASES
 from torch.nn.functional import normalize
 
-from tespec.pretraining.contrast import ema_update_, momentum_copy, sinkhorn
+from tespec.pretraining.contrast import momentum_copy, momentum_update, sinkhorn
 
 SAMPLES, PROTOTYPES = 40, 12
 VECTORS = normalize(
@@ -30,7 +30,7 @@ def test_a_teacher_takes_over_running_statistics():
     student = torch.nn.BatchNorm1d(2)
     teacher = momentum_copy(student)
     student.running_mean.fill_(5.0)
-    ema_update_(teacher, student, 0.75, 0.0)
+    momentum_update(teacher, student, 0.75, 0.0)
     assert teacher.running_mean.tolist() == [5.0, 5.0]
 
 

@@ -217,7 +217,7 @@ def test_a_network_that_takes_any_size_is_the_one_built_for_that_size():
     flexible, *networks = (
         build_backbone("swin_micro", True, 10, size) for size in (SIZES[0], *SIZES)
     )
-    flexible.take_any_size()
+    flexible.allow_any_size()
     for size, network in zip(SIZES, networks, strict=True):
         network.load_state_dict(flexible.state_dict())
         frames = torch.randint(0, 4, (1, 20, *size), dtype=torch.uint8)

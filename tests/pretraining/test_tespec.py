@@ -52,7 +52,7 @@ def masked_batch(segments=3, ratio=0.5, seed=0):
         "histograms": torch.randint(
             0, 4, (2, segments, 20, HEIGHT, WIDTH), generator=generator, dtype=torch.uint8
         ),
-        "fresh": torch.zeros(2, dtype=torch.bool),
+        "is_first": torch.zeros(2, dtype=torch.bool),
         "mask": random_masks(2, ROWS, COLS, ratio),
     }
 
@@ -151,7 +151,7 @@ def test_the_loss_of_two_steps_follows_from_the_events_by_eqs_3_to_8(kind, integ
         windows = [(50_000 * (i - 1), 50_000 * i) for i in segments]
         batch = {
             "histograms": torch.from_numpy(window_histograms(stream, windows, 10))[None],
-            "fresh": torch.zeros(1, dtype=torch.bool),
+            "is_first": torch.zeros(1, dtype=torch.bool),
             "mask": random_masks(1, ROWS, COLS, 0.5),
         }
         losses, state = losses_of(model, batch, state)
@@ -240,7 +240,7 @@ def test_fresh_lanes_start_anew(target):
     _, state = losses_of(model, masked_batch(seed=1), None)
     afresh, _ = reconstruct(model, batch, None)
     carried, _ = reconstruct(model, batch, state)
-    mixed, _ = reconstruct(model, batch | {"fresh": torch.tensor([True, False])}, state)
+    mixed, _ = reconstruct(model, batch | {"is_first": torch.tensor([True, False])}, state)
     for part in ("video", "prediction"):
         anew, after, both = (getattr(each, part) for each in (afresh, carried, mixed))
         torch.testing.assert_close(both, torch.stack([anew[0], after[1]]), rtol=1e-5, atol=1e-5)

@@ -39,10 +39,10 @@ def held_out(*windows, segments=2):
 def test_whole_chunks_of_the_first_eight_recordings_that_hold_one_are_played(segments, windows):
     played = list(held_out(13, 2, *[3] * 9, segments=segments).val_chunks())
     assert sum(batch["histograms"].shape[1] for batch in played) == windows
-    assert sum(batch["fresh"].item() for batch in played) == 8
+    assert sum(batch["is_first"].item() for batch in played) == 8
     few = list(held_out(13, 6, segments=segments).val_chunks(frames=1))
     # at least one chunk of each recording
-    assert [batch["fresh"].item() for batch in few] == [True, True]
+    assert [batch["is_first"].item() for batch in few] == [True, True]
 
 
 @pytest.mark.parametrize(

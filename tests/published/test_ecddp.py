@@ -13,10 +13,10 @@ from tespec.models import build_backbone
 from tespec.pretraining.contrast import PrototypeHead
 from tespec.pretraining.dense import AttentionPool
 from tespec.pretraining.masking import block_mask
-from tespec.pretraining.method import own_settings
+from tespec.pretraining.method import method_settings
 from tespec.pretraining.views import crop_and_resize
 from tespec.tasks import segmentation
-from tespec.tasks.segmentation import VIEWS, AveragedViews
+from tespec.tasks.segmentation import TTA_SCALES, TestTimeAugmentation
 from tespec.training.optimizer import learning_rate, parameter_groups, weight_decay
 
 HEADS = ("patches", "contexts", "images")
@@ -174,7 +174,7 @@ def test_the_backbone_starts_with_torchs_initialisation():
     values = published("ecddp_start")
     torch.manual_seed(0)
     model = Ecddp(
-        own_settings(RECIPE.objective | {"prototypes": 8}),
+        method_settings(RECIPE.objective | {"prototypes": 8}),
         build_backbone("swin_micro", False, 10, (224, 224)),
     )
     for name, deviation in values.items():
@@ -196,9 +196,9 @@ def test_averaged_views_are_the_authors(monkeypatch):
 
     model = Pointwise()
     model.backbone = model.forward
-    monkeypatch.setattr(segmentation, "resized", lambda backbone, size: backbone)
+    monkeypatch.setattr(segmentation, "resize_backbone", lambda backbone, size: backbone)
     places = torch.tensor([(0, 0), (1, 0)])
-    logits, _ = AveragedViews(model, VIEWS["ecddp"], image.shape[-2:]).predict(
+    logits, _ = TestTimeAugmentation(model, TTA_SCALES["ecddp"], image.shape[-2:]).predict(
         image.unsqueeze(1), None, places
     )
     torch.testing.assert_close(logits, values["out logits"], rtol=1e-5, atol=1e-6)

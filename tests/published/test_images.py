@@ -20,7 +20,7 @@ from baselines.moby import Moby, blurred
 from tespec.core.config import pretraining_settings
 from tespec.core.settings import Optimisation
 from tespec.models import build_backbone
-from tespec.pretraining.contrast import ema_update_
+from tespec.pretraining.contrast import momentum_update
 from tespec.training.optimizer import learning_rate, parameter_groups, weight_decay
 
 
@@ -108,7 +108,7 @@ def test_mobys_momentum_at_ten_steps():
         slow, fast = (nn.Linear(1, 1, bias=False).double() for _ in range(2))
         nn.init.zeros_(slow.weight)
         nn.init.ones_(fast.weight)
-        ema_update_(
+        momentum_update(
             slow, fast, Moby.recipe.objective.momentum, step / Moby.recipe.optimisation.steps
         )
         assert 1 - slow.weight.item() == pytest.approx(momentum, rel=1e-9)

@@ -13,7 +13,7 @@ from baselines import mem, mem_tokenizer
 from baselines.cm3ae import Cm3ae, draw_masks
 from baselines.mem_tokenizer import MemTokenizer, tokenizer_input
 from tespec.core.config import pretraining_settings
-from tespec.core.settings import Clip
+from tespec.core.settings import GradientClipping
 from tespec.events.histogram import event_histogram
 from tespec.models import build_backbone
 from tespec.pretraining.mae import Fusion, position_embedding
@@ -136,7 +136,7 @@ def test_cm3ae_is_trained_as_its_authors_train():
     for parameter, gradient in zip(parameters, gradients, strict=True):
         parameter.grad = gradient.clone()
     clip(parameters, how.clip)
-    assert how.clip == Clip("parameter", 3.0)
+    assert how.clip == GradientClipping("parameter", 3.0)
     for number, parameter in enumerate(parameters):
         torch.testing.assert_close(
             parameter.grad, values[f"out clipped {number}"], rtol=1e-6, atol=0

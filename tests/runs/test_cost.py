@@ -18,7 +18,7 @@ from tespec.pretraining.method import new_network, open_pretraining
 from tespec.registry import register_methods
 from tespec.runs.cost import TrainingEstimate, estimate_training
 from tespec.tasks import find_task
-from tespec.tasks.base import fresh_backbone
+from tespec.tasks.base import random_backbone
 from tespec.training.step_cost import META
 
 CPU, SIZE = torch.device("cpu"), (64, 96)
@@ -124,7 +124,7 @@ def test_a_cell_on_meta_is_a_real_step(task, arch, network, changes):
         task, arch, "sample", ["batch_size=2", FP32, *changes], network=network
     )
     kind = find_task(settings)
-    model = kind.network(settings, fresh_backbone(settings, SIZE))
+    model = kind.network(settings, random_backbone(settings, SIZE))
     require_real_step(
         estimate_training(settings, SIZE), model, kind.blank_batch(settings, SIZE, 2, CPU)
     )

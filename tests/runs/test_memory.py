@@ -258,7 +258,7 @@ def peak_of(name):
 
     from tespec.pretraining.method import new_network, open_pretraining
     from tespec.tasks import find_task
-    from tespec.tasks.base import fresh_backbone
+    from tespec.tasks.base import random_backbone
     from tespec.training.trainer import Trainer
 
     steps = ["optimisation.steps=3", "optimisation.warmup_steps=1"]
@@ -285,7 +285,7 @@ def peak_of(name):
     before = resident("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     model = (
-        kind.network(settings, fresh_backbone(settings, size))
+        kind.network(settings, random_backbone(settings, size))
         if name == "ddd17"
         else new_network(settings, data)
     )

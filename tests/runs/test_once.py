@@ -28,7 +28,7 @@ processes.set_forkserver_preload(["tespec.runs.run"])  # its import takes second
 def compute(folder, said, pause=None, **changes):
     """Run or load a run whose score is its process's id; `said` gets the log and the score."""
     register_methods()
-    runs.say = said.put
+    runs.log = said.put
     settings = finetuning_settings("ddd17", "feedforward", "smoke")
     run = Run(
         kind="evaluation",
@@ -134,7 +134,7 @@ def test_two_at_once_compute_once_and_readers_of_an_older_result_do_not_wait(
 
 
 def test_a_damaged_record_is_refused_on_all_ranks_or_overwritten(tmp_path, monkeypatch):
-    monkeypatch.setattr(runs, "say", runs.say)  # `compute` replaces it
+    monkeypatch.setattr(runs, "log", runs.log)  # `compute` replaces it
     compute_here = partial(compute, tmp_path, queue.SimpleQueue())
     compute_here()
     (record,) = tmp_path.glob("results/runs/*.json")

@@ -114,5 +114,5 @@ def test_moving_and_standing_frames_are_told_apart_in_every_layout(tiny_world, t
     register_methods()
     data = Data(tiny_world / task, "sample")
     for recording in build_task(settings_of(data, task, "recurrent"), data.root).scored:
-        groups = {groups_of(recording, label) for label in range(len(recording.labelled))}
+        groups = {groups_of(recording, label) for label in range(len(recording.label_indices))}
         assert groups <= {("moving",), ("standing",)}

@@ -28,7 +28,7 @@ def predicted_one_by_one(task, model, clip=None):
     for number, recording in enumerate(task.scored):
         state = None
         n_past = 0
-        for label, end in enumerate(recording.labelled.tolist()):
+        for label, end in enumerate(recording.label_indices.tolist()):
             first = max(0, end + 1 - clip) if clip else n_past
             histograms = recording.histograms(first, end + 1 - first, task.settings.binning)
             index = torch.tensor([[0, end - first]])

@@ -24,10 +24,10 @@ from tespec.tasks.depth import (
 )
 from tespec.tasks.detection import DetectionHead, DetectionModel
 from tespec.tasks.segmentation import (
-    VIEWS,
-    AveragedViews,
+    TTA_SCALES,
     SegmentationHead,
     SegmentationModel,
+    TestTimeAugmentation,
     dice_loss,
 )
 
@@ -82,8 +82,8 @@ def test_parameters_of_the_heads():
 @torch.no_grad()
 def test_predictions_of_chosen_segments_and_of_a_stream_are_those_of_the_sequence(task):
     model, batch = case(task)
-    sequence, chosen = predicted(model, batch), predicted(model, batch, batch["label_place"])
-    for prediction, (lane, segment) in zip(chosen, batch["label_place"].tolist(), strict=True):
+    sequence, chosen = predicted(model, batch), predicted(model, batch, batch["label_position"])
+    for prediction, (lane, segment) in zip(chosen, batch["label_position"].tolist(), strict=True):
         assert numbers_of(prediction).size
         np.testing.assert_allclose(
             numbers_of(prediction), numbers_of(sequence[3 * lane + segment]), rtol=1e-3, atol=1e-3
@@ -96,7 +96,7 @@ def test_predictions_of_chosen_segments_and_of_a_stream_are_those_of_the_sequenc
             expected = numbers_of(sequence[3 * lane + segment])
             np.testing.assert_allclose(numbers_of(alone[lane]), expected, rtol=1e-3, atol=1e-3)
             np.testing.assert_array_equal(
-                numbers_of(streamed[lane]), numbers_of(model.answer(alone)[lane])
+                numbers_of(streamed[lane]), numbers_of(model.postprocess(alone)[lane])
             )
             assert task == "detection" or streamed[lane].shape == (HEIGHT, WIDTH)
 
@@ -121,7 +121,7 @@ def test_a_step_without_labels_that_count_costs_nothing(task, labels):
     model, batch = case(task)
     if labels == "none" and task != "segmentation":  # its head normalises over the labels
         batch |= {
-            name: batch[name][:0] for name in ("label_place", "labels", "boxes") if name in batch
+            name: batch[name][:0] for name in ("label_position", "labels", "boxes") if name in batch
         }
     else:
         name = "boxes" if task == "detection" else "labels"
@@ -154,7 +154,7 @@ def test_lanes_that_start_afresh_forget_and_the_others_do_not():
     afresh, state = model.eval().loss(batch, None)
     choices = ([True, True], [True, False], [False, False])
     losses = [
-        model.loss(batch | {"fresh": torch.tensor(choice)}, state)[0]["loss"].item()
+        model.loss(batch | {"is_first": torch.tensor(choice)}, state)[0]["loss"].item()
         for choice in choices
     ]
     assert losses[0] == pytest.approx(afresh["loss"].item(), rel=1e-6)
@@ -165,7 +165,7 @@ def test_the_loss_of_segmentation_is_cross_entropy_plus_dice_of_the_labelled_seg
     model, batch = case("segmentation")
     batch["labels"][..., :5, :] = 255
     losses, _ = model.eval().loss(batch, None)
-    logits = predicted(model, batch, batch["label_place"])
+    logits = predicted(model, batch, batch["label_position"])
     expected = cross_entropy(logits, batch["labels"].long(), ignore_index=255)
     torch.testing.assert_close(losses["loss_ce"], expected, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(
@@ -179,7 +179,7 @@ def test_flip_is_the_mean_with_the_mirrored_image():
         predicted(model, batch),
         predicted(model, {"histograms": batch["histograms"].flip(-1)}),
     )
-    seen, _ = AveragedViews(model, VIEWS["flip"], (HEIGHT, WIDTH)).predict(
+    seen, _ = TestTimeAugmentation(model, TTA_SCALES["flip"], (HEIGHT, WIDTH)).predict(
         batch["histograms"], None, EVERY
     )
     torch.testing.assert_close(seen, (straight + mirrored.flip(-1)) / 2)
@@ -188,7 +188,7 @@ def test_flip_is_the_mean_with_the_mirrored_image():
 def test_views_at_scales_are_symmetric_carry_their_own_state_and_share_the_head():
     model, batch = case("segmentation")
     histograms, ends = batch["histograms"], torch.tensor([[0, 2], [1, 2]])
-    views = AveragedViews(model.eval(), VIEWS["ecddp"], (HEIGHT, WIDTH))
+    views = TestTimeAugmentation(model.eval(), TTA_SCALES["ecddp"], (HEIGHT, WIDTH))
     expected, _ = views.predict(histograms, None, ends)
     mirrored, _ = views.predict(histograms.flip(-1), None, ends)
     torch.testing.assert_close(mirrored.flip(-1), expected, rtol=1e-4, atol=1e-5)
@@ -232,7 +232,7 @@ def test_the_loss_of_depth_is_on_normalised_log_depth_between_the_limits():
     labels[:, ::3] = math.nan
     losses, _ = model.eval().loss(batch, None)
     depths, valid = (
-        predicted(model, batch, batch["label_place"]),
+        predicted(model, batch, batch["label_position"]),
         (labels >= 1.978) & (labels <= 80),
     )
     difference = torch.where(

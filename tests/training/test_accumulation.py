@@ -24,7 +24,7 @@ NINE = [[1, 8 + 32 * x, 2 + 20 * y, 24 + 32 * x, 18 + 20 * y] for y in range(3) 
 
 def per_lane(positions, **labels):
     """Batch of two lanes with labels at positions (lane, segment)."""
-    return events() | {"label_place": torch.tensor(positions).view(-1, 2)} | labels
+    return events() | {"label_position": torch.tensor(positions).view(-1, 2)} | labels
 
 
 def detection():
@@ -97,13 +97,13 @@ class Minimised(nn.Module):
 
 def lane_of(batch, lane):
     """The part of a batch that one lane plays."""
-    labels = batch["label_place"][:, 0] == lane if "label_place" in batch else None
+    labels = batch["label_position"][:, 0] == lane if "label_position" in batch else None
     part = {
         name: values[labels if name in ("boxes", "labels") else slice(lane, lane + 1)]
         for name, values in batch.items()
     }
     if labels is not None:
-        part["label_place"] = batch["label_place"][labels] - torch.tensor([lane, 0])
+        part["label_position"] = batch["label_position"][labels] - torch.tensor([lane, 0])
     return part
 
 

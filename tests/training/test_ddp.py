@@ -19,7 +19,7 @@ from tespec.core.errors import UserError
 from tespec.tasks.segmentation import dice_loss
 from tespec.training import ddp
 from tespec.training import trainer as training
-from tespec.training.ddp import SyncedBatchNorm, synced
+from tespec.training.ddp import SyncedBatchNorm, convert_sync_batchnorm
 from tespec.training.loading import MicroBatches
 from tespec.training.trainer import Trainer
 
@@ -84,7 +84,7 @@ def normalise(rank):
     results = {}
     for name, fraction in product(NORMS, FRACTIONS):
         norm, values, weights = batch_of(name)
-        (norm,) = synced(nn.Sequential(norm))
+        (norm,) = convert_sync_batchnorm(nn.Sequential(norm))
         assert type(norm) is SyncedBatchNorm
         count = int(fraction * len(values))
         values = values.tensor_split([count])[rank]
@@ -125,12 +125,15 @@ def test_a_single_process_computes_what_torch_computes():
     for name in NORMS:
         norm, *batch = batch_of(name)
         torch.testing.assert_close(
-            normalised(synced(norm), *batch), normalised(*batch_of(name)), rtol=0, atol=0
+            normalised(convert_sync_batchnorm(norm), *batch),
+            normalised(*batch_of(name)),
+            rtol=0,
+            atol=0,
         )
 
 
 def test_a_micro_batch_without_labels_moves_no_statistics():
-    norm = synced(nn.BatchNorm2d(CHANNELS))
+    norm = convert_sync_batchnorm(nn.BatchNorm2d(CHANNELS))
     with rank_computes(unlabelled=True):
         norm(torch.randn(2, CHANNELS, 4, 4))
     assert norm.num_batches_tracked == 0
@@ -140,17 +143,19 @@ def test_a_micro_batch_without_labels_moves_no_statistics():
 def test_a_batch_normalisation_that_does_more_keeps_its_class(monkeypatch):
     from timm.layers import BatchNormAct2d  # after tespec.core.compat
 
-    assert type(synced(nn.Sequential(BatchNormAct2d(CHANNELS)))[0]) is BatchNormAct2d
+    assert (
+        type(convert_sync_batchnorm(nn.Sequential(BatchNormAct2d(CHANNELS)))[0]) is BatchNormAct2d
+    )
     monkeypatch.setattr(ddp, "world_size", lambda: 2)
     with pytest.raises(UserError, match="BatchNormAct2d: is not synchronised between ranks"):
-        synced(BatchNormAct2d(CHANNELS))
-    synced(BatchNormAct2d(CHANNELS).requires_grad_(False))  # of a frozen teacher
+        convert_sync_batchnorm(BatchNormAct2d(CHANNELS))
+    convert_sync_batchnorm(BatchNormAct2d(CHANNELS).requires_grad_(False))  # of a frozen teacher
 
 
 @pytest.mark.parametrize("shape", [(1, CHANNELS), (1, CHANNELS, 1, 1)])
 def test_one_value_per_channel_has_variance_zero(shape):
     norm, values = batch_of("rows")[0], torch.arange(1.0, 1 + CHANNELS).view(shape)
-    result = normalised(synced(norm), values, torch.ones(shape))
+    result = normalised(convert_sync_batchnorm(norm), values, torch.ones(shape))
     # its mean is the value itself
     torch.testing.assert_close(result["out"].flatten(), norm.bias, rtol=0, atol=1e-3)
     assert not result["values"].any()
@@ -160,7 +165,7 @@ def test_one_value_per_channel_has_variance_zero(shape):
 
 def test_a_micro_batch_with_one_label_trains_a_head_that_pools_to_one_pixel():
     model, batch = CASES["segmentation"]()
-    batch |= {name: batch[name][:1] for name in ("label_place", "labels")}
+    batch |= {name: batch[name][:1] for name in ("label_position", "labels")}
     Trainer(model, [batch] * STEPS, SETTINGS, seed=0, device=CPU).run()
     assert all(torch.isfinite(tensor).all() for tensor in model.state_dict().values())
 

@@ -13,11 +13,11 @@ from tespec.core.paths import REPOSITORY
 from tespec.models.layers import without_tf32
 from tespec.training import device
 from tespec.training.device import (
-    be_deterministic,
     choose_device,
-    derive,
+    derive_seed,
     first_host,
     launched,
+    use_deterministic_algorithms,
     with_precision,
 )
 
@@ -43,9 +43,9 @@ def test_auto_is_what_the_device_computes_in():
 
 
 def test_derived_seeds_are_stable_and_differ_by_purpose():
-    assert derive(0, "step", 3) == 8082029764619972999
+    assert derive_seed(0, "step", 3) == 8082029764619972999
     seeds = {
-        derive(seed, name, step)
+        derive_seed(seed, name, step)
         for seed in range(5)
         for name in ("step", "model")
         for step in range(5)
@@ -59,7 +59,7 @@ def test_a_gpu_computes_as_fast_as_it_can_unless_it_must_repeat_to_the_bit(fast)
     cudnn, before = torch.backends.cudnn, torch.get_float32_matmul_precision()
     switches = cudnn.allow_tf32, cudnn.benchmark
     try:
-        be_deterministic(not fast, torch.device("cuda"))
+        use_deterministic_algorithms(not fast, torch.device("cuda"))
         assert cudnn.benchmark == cudnn.allow_tf32 == fast
         assert torch.get_float32_matmul_precision() == ("high" if fast else "highest")
         with without_tf32():
@@ -78,9 +78,9 @@ def test_a_gpu_computes_as_fast_as_it_can_unless_it_must_repeat_to_the_bit(fast)
 def test_denormals_are_zero_in_a_training_alone_on_every_thread_and_without_a_warning():
     code = (
         "import warnings; warnings.simplefilter('error')\n"
-        "import torch\nfrom tespec.training.device import denormals_flushed\nimport numpy as np\n"
+        "import torch\nfrom tespec.training.device import flush_denormals\nimport numpy as np\n"
         "torch.set_num_threads(2)\ndenormal = torch.tensor([2.0**-130]).expand(2**22)\n"
-        "with denormals_flushed():\n    twice = denormal * 2\n    np.finfo(np.float32)\n"
+        "with flush_denormals():\n    twice = denormal * 2\n    np.finfo(np.float32)\n"
         "assert not twice.any()\n"
         "assert float(torch.tensor([2.0**-130]) * 2)"
     )

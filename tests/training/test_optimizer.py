@@ -10,7 +10,7 @@ from torch import nn
 
 from tespec.core.config import finetuning_settings, pretraining_settings
 from tespec.core.errors import UserError
-from tespec.core.settings import Clip, Decay
+from tespec.core.settings import Decay, GradientClipping
 from tespec.registry import pretrained_methods
 from tespec.training.optimizer import build_optimizer, learning_rate, parameter_groups, weight_decay
 from tespec.training.trainer import Trainer
@@ -181,14 +181,14 @@ NORM = torch.cat([gradient.flatten() for gradient in GRADIENTS]).norm()
 @pytest.mark.parametrize(
     ("rule", "clipped"),
     [
-        (Clip("norm", 2.0), [gradient * 2.0 / NORM for gradient in GRADIENTS]),
-        (Clip("norm", 1e3), GRADIENTS),
+        (GradientClipping("norm", 2.0), [gradient * 2.0 / NORM for gradient in GRADIENTS]),
+        (GradientClipping("norm", 1e3), GRADIENTS),
         (
-            Clip("parameter", 2.0),
+            GradientClipping("parameter", 2.0),
             [g * min(1.0, 2.0 / max(g.norm().item(), 1e-9)) for g in GRADIENTS],
         ),
-        (Clip("value", 1.0), [gradient.clamp(-1, 1) for gradient in GRADIENTS]),
-        (Clip("none", None), GRADIENTS),
+        (GradientClipping("value", 1.0), [gradient.clamp(-1, 1) for gradient in GRADIENTS]),
+        (GradientClipping("none", None), GRADIENTS),
     ],
     ids=str,
 )

@@ -15,7 +15,7 @@ from tespec.core.config import finetuning_settings
 from tespec.core.errors import UserError
 from tespec.runs.train import CurveHook
 from tespec.training import loading
-from tespec.training.checkpoint import newest_whole, read_checkpoint, save_checkpoint
+from tespec.training.checkpoint import newest_complete, read_checkpoint, save_checkpoint
 from tespec.training.loading import choose_workers, load_batches
 from tespec.training.trainer import Trainer, not_finite
 
@@ -131,7 +131,7 @@ def test_resumed_equals_uninterrupted(tmp_path, make, stop, workers):
         first.run()
     save_checkpoint(tmp_path, stop, {"run": "a", "trainer": first.state_dict()})
     torch.rand(17)
-    second.load_state_dict(read_checkpoint(newest_whole(tmp_path)[0], "a")["trainer"])
+    second.load_state_dict(read_checkpoint(newest_complete(tmp_path)[0], "a")["trainer"])
     assert second.step == stop
     second.run()
     resumed, uninterrupted = (

@@ -37,7 +37,7 @@ def test_every_layout_holds_the_same_recordings(tiny_world, tmp_path, dataset, l
             np.testing.assert_array_equal(one.ego_speed, other.ego_speed)
             # In an archive, windows before the first label may begin elsewhere.
             begins = [
-                each.windows[each.labelled[1:] if archive else slice(None), 0]
+                each.windows[each.label_indices[1:] if archive else slice(None), 0]
                 for each in (one, other)
             ]
             np.testing.assert_array_equal(*begins)

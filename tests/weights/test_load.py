@@ -22,11 +22,11 @@ from tespec.runs.finetune import CellSpec
 from tespec.runs.setup import Setup
 from tespec.weights.files import write_weights
 from tespec.weights.load import (
-    Origin,
+    PretrainingData,
     fetch,
     inspect,
     load_backbone,
-    origin_of,
+    pretraining_data_of,
     rewrite,
     timm_state,
 )
@@ -238,13 +238,13 @@ OTHERS, OWN = 3.46e-4, 1e-4
 @pytest.mark.parametrize(
     ("write", "expected"),
     [
-        (lambda folder: own_file(folder, data="1mpx"), Origin("1mpx")),
-        (lambda folder: own_file(folder, data="drive"), Origin("drive")),
-        (lambda folder: own_file(folder, data="sample"), Origin("1mpx", sample=True)),
-        (lambda folder: saved(folder, published.tespec_release()), Origin("1Mpx")),
-        (lambda folder: saved(folder, published.moby()), Origin("ImageNet-1k")),
-        (lambda folder: saved(folder, published.ecddp()), Origin("E-TartanAir")),
-        (lambda folder: saved(folder, published.timm_new()), Origin()),
+        (lambda folder: own_file(folder, data="1mpx"), PretrainingData("1mpx")),
+        (lambda folder: own_file(folder, data="drive"), PretrainingData("drive")),
+        (lambda folder: own_file(folder, data="sample"), PretrainingData("1mpx", sample=True)),
+        (lambda folder: saved(folder, published.tespec_release()), PretrainingData("1Mpx")),
+        (lambda folder: saved(folder, published.moby()), PretrainingData("ImageNet-1k")),
+        (lambda folder: saved(folder, published.ecddp()), PretrainingData("E-TartanAir")),
+        (lambda folder: saved(folder, published.timm_new()), PretrainingData()),
     ],
 )
 def test_a_file_has_the_data_of_its_recipe_or_publication_converted_or_not(
@@ -252,9 +252,9 @@ def test_a_file_has_the_data_of_its_recipe_or_publication_converted_or_not(
 ):
     path, rewritten = write(tmp_path), tmp_path / "converted.safetensors"
     write_weights(rewritten, *rewrite(inspect(path)))
-    assert [origin_of(path), origin_of(rewritten)] == [expected] * 2
+    assert [pretraining_data_of(path), pretraining_data_of(rewritten)] == [expected] * 2
     save_file({"something": torch.zeros(2)}, tmp_path / "bare.safetensors")
-    assert origin_of(tmp_path / "bare.safetensors") == Origin()
+    assert pretraining_data_of(tmp_path / "bare.safetensors") == PretrainingData()
 
 
 def peak_of(method, checkpoint, *, sample=False, changes=(), task="1mpx"):

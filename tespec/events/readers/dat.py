@@ -10,7 +10,7 @@ import numpy as np
 from numba import njit
 
 from tespec.core.errors import UserError
-from tespec.core.files import whole_file
+from tespec.core.files import atomic_write
 from tespec.core.settings import Size
 from tespec.events.readers import Column, Events, Reader, check_events, read_rows, resolve_size
 from tespec.events.readers.prophesee import BLOCK, number_of, read_header, size_of
@@ -136,6 +136,6 @@ def write_dat(
     )
     times, columns, rows, on = np.stack([t, x, y, p]).astype(RECORD["t"])
     words = columns | rows << X_BITS | on << (X_BITS + Y_BITS)
-    with whole_file(path) as unfinished, unfinished.open("wb") as file:
+    with atomic_write(path) as unfinished, unfinished.open("wb") as file:
         file.write(header.encode() + bytes((12, RECORD.itemsize)))
         np.stack([times, words], axis=1).tofile(file)

@@ -59,7 +59,7 @@ def open_recording(path: Path, sensor: Size | None = None, default: Size | None 
             "copy both files again",
         )
     height, width = resolve_size(path, sensor, default=default or SENSOR)
-    _, _, ticks_per_us = read_index(path)
+    _, _, ticks_per_us = read_image_times(path)
 
     def chunks() -> Iterator[Events]:
         times = read_rows(path / TIMES, TICKS, 0, count, BLOCK)
@@ -71,7 +71,7 @@ def open_recording(path: Path, sensor: Size | None = None, default: Size | None 
     return Reader(path, height, width, count, chunks, f"1/{ticks_per_us} us")
 
 
-def read_index(folder: Path) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
+def read_image_times(folder: Path) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
     """Read the times of a recording's images.
 
     Returns:
