@@ -80,8 +80,8 @@ def pad_boxes(labels: Sequence[tuple[Boxes, FlipZoom]], size: tuple[int, int]) -
 class StepBatches(Dataset[dict[str, Tensor]]):
     """Batches of event histograms.
 
-    Item k holds `histograms` (B, T, 2*bins, H, W) uint8 and `is_first` (B,) bool. The batches of all
-    shards, concatenated, are the full batch. `ends` is as in `Lanes`. `left_out` names the
+    Item k holds `histograms` (B, T, 2*bins, H, W) uint8 and `is_first` (B,) bool. The batches of
+    all shards, concatenated, are the full batch. `ends` is as in `Lanes`. `left_out` names the
     recordings that are shorter than a chunk and never played; without any other recording, the
     settings are refused.
     """
@@ -149,8 +149,8 @@ class StepBatches(Dataset[dict[str, Tensor]]):
 class LabelledBatches(StepBatches):
     """Batches of event histograms with labels.
 
-    Item k also holds `label_position` (L, 2) int64 (lane and segment of each label, lane by lane), and
-    the labels as tensors from `collate`. The setting `labels_per_chunk` limits the labels of a
+    Item k also holds `label_position` (L, 2) int64 (lane and segment of each label, lane by lane),
+    and the labels as tensors from `collate`. The setting `labels_per_chunk` limits the labels of a
     chunk: they are drawn at random for each lane and step and always include the last one. Random
     chunks end at a label.
 

@@ -12,8 +12,8 @@ from tespec.events.store import MAX_WIDTH, CellMaps, PackedEvents, count_events
 
 RULES = ("edges", "rvt")
 OUTSIDE_IMAGE = -1
-# Source row of each output row (H,) and source column of each output column (W,); `OUTSIDE_IMAGE` outside
-# of the image.
+# Source row of each output row (H,) and source column of each output column (W,); `OUTSIDE_IMAGE`
+# outside of the image.
 PixelMaps = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
@@ -46,7 +46,9 @@ class Region:
 
 @lru_cache(maxsize=64)
 def _region_maps(region: Region) -> CellMaps:
-    """Row (1, 2049) and column (1, 2049) of the region for each sensor coordinate, or `OUTSIDE_IMAGE`."""
+    """Row (1, 2049) and column (1, 2049) of the region for each sensor coordinate, or
+    `OUTSIDE_IMAGE`.
+    """
     # those of packed events, and one outside of every region
     coordinates = np.arange(MAX_WIDTH + 1, dtype=np.int32)
     cells = coordinates // region.factor

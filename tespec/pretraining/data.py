@@ -235,8 +235,8 @@ class ImageData(_Data):
     """Augmented crops of images, for a feed-forward backbone with 1 or 3 input channels.
 
     A batch holds `views` (B, crops, C, H, W), uint8 or float32, which
-    `tespec.datasets.images.normalise` converts to the backbone's input, and `labels` (B,) int64, the
-    index of each image's folder.
+    `tespec.datasets.images.normalise` converts to the backbone's input, and `labels` (B,) int64,
+    the index of each image's folder.
     """
 
     unordered = "images"

@@ -100,8 +100,8 @@ class Network(nn.Module, ABC):
         """Compute the losses of a step.
 
         Args:
-            batch: histograms (B, T, 2 * bins, H, W), is_first (B,) bool, label_position (L, 2) int64 lane
-                and segment of the labels, and the labels as the task collates them.
+            batch: histograms (B, T, 2 * bins, H, W), is_first (B,) bool, label_position (L, 2)
+                int64 lane and segment of the labels, and the labels as the task collates them.
             state: None before the first step.
 
         Returns:

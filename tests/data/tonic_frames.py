@@ -1,4 +1,5 @@
-"""Write tonic_frames.npz: frames that tonic computes from a real recording, the reference for our histograms.
+"""Write tonic_frames.npz: frames that tonic computes from a real recording, the reference for our
+histograms.
 
 tonic 1.6.0 needs NumPy below 2, and so an environment of its own:
 

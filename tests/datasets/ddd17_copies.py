@@ -15,7 +15,9 @@ def png(image):
 
 
 def png_of(depth, colour, row, palette=b"", size=(4, 1)):
-    """PNG file of `size` (width, height) px with these pixel bytes (PNG specification, sections 5.3 and 11.2)."""
+    """PNG file of `size` (width, height) px with these pixel bytes (PNG specification, sections 5.3
+    and 11.2).
+    """
 
     def chunk(kind, content):
         return (
@@ -37,6 +39,8 @@ def png_of(depth, colour, row, palette=b"", size=(4, 1)):
 
 
 def extract(recording):
-    """Extract the masks of a data set from their zip archives, and return the folder of this recording's."""
+    """Extract the masks of a data set from their zip archives, and return the folder of this
+    recording's.
+    """
     extracted(recording.parent)
     return recording / "segmentation_masks"

@@ -1,4 +1,6 @@
-"""Data sets opened by themselves: items, their docstrings' examples, published values, loaders, and mistakes."""
+"""Data sets opened by themselves: items, their docstrings' examples, published values, loaders, and
+mistakes.
+"""
 
 import doctest
 import pickle

@@ -91,8 +91,8 @@ def test_boxes_stay_on_what_they_surround(seed):
     if not len(moved.label):
         assert not len(rows) or min(np.ptp(rows), np.ptp(columns)) <= 2
         return
-    # Pixels are sampled at their centres, so the edges of image and box differ by at most one (zoomed)
-    # pixel; by another one to the left if flipped, and at the last pixel.
+    # Pixels are sampled at their centres, so the edges of image and box differ by at most one
+    # (zoomed) pixel; by another one to the left if flipped, and at the last pixel.
     assert (
         np.abs(moved.corners[0] - [columns[0], rows[0], columns[-1] + 1, rows[-1] + 1]).max()
         <= 3.01

@@ -1,4 +1,6 @@
-"""Training batches, pure functions of (seed, step) for any number of workers and shards, and evaluation batches."""
+"""Training batches, pure functions of (seed, step) for any number of workers and shards, and
+evaluation batches.
+"""
 
 from dataclasses import asdict, replace
 from functools import cache, partial

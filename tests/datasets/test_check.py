@@ -55,7 +55,8 @@ def test_recordings_of_different_sizes_are_found_and_not_trained_on(tiny_world, 
     root = copied(tiny_world, tmp_path, "gen1")
     path = min(root.glob("train/*.dat"))
     path.write_bytes(path.read_bytes().replace(b"Width 80", b"Width 82"))
-    what = r"recordings of different sizes: 8[02]x64 \(.*\), 8[02]x64 \(.*\) px; give recordings of one size"
+    sizes = r"8[02]x64 \(.*\), 8[02]x64 \(.*\) px"
+    what = rf"recordings of different sizes: {sizes}; give recordings of one size"
     (problem,) = problems(list(check(opened(root, "gen1"))))
     assert re.search(what, problem)
     with pytest.raises(UserError, match=what):

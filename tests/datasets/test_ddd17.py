@@ -24,7 +24,9 @@ def official_mask(number):
 
 
 def write_official(root, ticks=1000, masks=range(1, 9), start_us=5_000_000):
-    """Write a recording like an official one: 346x260 px, an image every 30 ms, masks of 200 rows, no dataset.json."""
+    """Write a recording like an official one: 346x260 px, an image every 30 ms, masks of 200 rows,
+    no dataset.json.
+    """
     events = random_events(4000, height=260, width=346, start=start_us, end=start_us + 320_000)
     folder = ddd17(root / "dir1", events, ticks_per_us=ticks, frame_period_us=30_000, images=10)
     with zipfile.ZipFile(folder / "segmentation_masks.zip", "w", zipfile.ZIP_DEFLATED) as archive:

@@ -45,7 +45,9 @@ def test_the_number_of_classes_decides_which_masks_are_read(tiny_world):
 
 
 def test_a_label_has_the_events_since_the_one_before_or_of_a_window_of_its_own(tiny_world):
-    """uzh-rpg/ess drops the first six labels and then every second one of 20 Hz, so each window has 100 ms."""
+    """uzh-rpg/ess drops the first six labels and then every second one of 20 Hz, so each window has
+    100 ms.
+    """
     every, some = of_test(tiny_world / "dsec"), of_test(tiny_world / "dsec", "protocol.labels=ess")
     alone = of_test(tiny_world / "dsec", arch="feedforward")
     for recording, length in ((every, 50_000), (some, 100_000), (alone, 100_000)):
@@ -73,7 +75,9 @@ def test_depth_has_its_own_clock(tiny_world):
 
 @pytest.mark.parametrize(("later", "kept"), [(0, True), (1, False)])
 def test_one_rule_says_which_depths_have_events(tiny_world, tmp_path, later, kept):
-    """A label is kept if its period, which begins at the previous label, begins within the recording's events."""
+    """A label is kept if its period, which begins at the previous label, begins within the
+    recording's events.
+    """
     root = shutil.copytree(tiny_world / "mvsec", tmp_path / "mvsec")
     stream = open_events(root / "outdoor_day1_data.hdf5")
     with h5py.File(root / "outdoor_day1_gt.hdf5", "r+") as file:

@@ -1,4 +1,6 @@
-"""Folders of recordings: in every layout, all are found, and no test or validation recording is trained on."""
+"""Folders of recordings: in every layout, all are found, and no test or validation recording is
+trained on.
+"""
 
 import json
 import os
@@ -35,7 +37,8 @@ from tespec.events.readers.dat import write_dat
 from tespec.pretraining.method import open_pretraining
 
 WHOLE = Downsample(1, "nearest")
-# Parts of paths in the tiny world: of official test recordings, training recordings, and the validation recording.
+# Parts of paths in the tiny world: of official test recordings, training recordings, and the
+# validation recording.
 SPLIT = {
     "ddd17": (["dir1/"], ["dir0", "dir2"], "dir3"),
     "mvsec": (["outdoor_day1", "outdoor_night1"], ["outdoor_day2"], "outdoor_day3"),
@@ -148,10 +151,14 @@ def test_pretrainings_see_no_test_recording_and_hold_validation_out(
 
 @pytest.mark.parametrize(
     ("dataset", "place"),
-    [("ddd17", "dir1"), ("mvsec", "outdoor_night1_data.hdf5"), ("gen1", "test"),
-     ("dsec", "test/zurich_city_13_a/events/left/events.h5"),
-     ("1mpx", "test/moorea_2019-02-19_002_td_500000_8500000_td.dat")],
-)  # fmt: skip
+    [
+        ("ddd17", "dir1"),
+        ("mvsec", "outdoor_night1_data.hdf5"),
+        ("gen1", "test"),
+        ("dsec", "test/zurich_city_13_a/events/left/events.h5"),
+        ("1mpx", "test/moorea_2019-02-19_002_td_500000_8500000_td.dat"),
+    ],
+)
 def test_a_test_recording_that_is_pointed_at_is_refused(tiny_world, tmp_path, dataset, place):
     with pytest.raises(
         UserError, match=r"belongs to a test split, which pre-training must not use; give training"
@@ -277,11 +284,17 @@ def test_of_few_recordings_the_last_quarter_is_held_out_in_contiguous_windows(tm
 
 @pytest.mark.parametrize(
     ("name", "spoil", "message"),
-    [("a.h5", Path.touch, r"a\.h5: incomplete or unreadable HDF5 file"),
-     ("dir9", lambda path: (path.mkdir(), (path / "events.dat.xyp").touch()), r"dir9.events\.dat\.t: no such file"),
-     ("link.dat", lambda path: path.symlink_to("gone.dat"), r"link\.dat: no such file"),
-     ("drive", lambda path: path.symlink_to("gone"), r"drive: no such file")],
-)  # fmt: skip
+    [
+        ("a.h5", Path.touch, r"a\.h5: incomplete or unreadable HDF5 file"),
+        (
+            "dir9",
+            lambda path: (path.mkdir(), (path / "events.dat.xyp").touch()),
+            r"dir9.events\.dat\.t: no such file",
+        ),
+        ("link.dat", lambda path: path.symlink_to("gone.dat"), r"link\.dat: no such file"),
+        ("drive", lambda path: path.symlink_to("gone"), r"drive: no such file"),
+    ],
+)
 def test_recordings_that_cannot_be_read_are_named_and_not_passed_over(
     tmp_path, name, spoil, message
 ):
@@ -328,14 +341,38 @@ def test_each_folder_is_searched_for_splits_once_and_not_for_each_recording(tmp_
 
 @pytest.mark.parametrize(
     ("name", "split"),
-    [("train", "train"), ("Training", "train"), ("TRAIN", "train"), ("train_events", "train"),
-     ("val", "val"), ("Valid", "val"), ("validation", "val"), ("dev", "val"),
-     ("test", "test"), ("Testing", "test"), ("test_events", "test"),
-     ("Test_2", "unknown"), ("train2", "unknown"), ("test-clean", "unknown"), ("trainval", "unknown"),
-     ("ILSVRC2012_img_val", "unknown"), ("my testset", "unknown"), ("eval", "unknown"), ("train_val", "unknown"),
-     *((name, "unknown") for name in ("tests", "testA", "testdata", "dataTest", "validate", "held_out", "unseen")),
-     ("latest", None), ("contest", None), ("valley", None), ("device", None), ("testimony", None), ("dir1", None)],
-)  # fmt: skip
+    [
+        ("train", "train"),
+        ("Training", "train"),
+        ("TRAIN", "train"),
+        ("train_events", "train"),
+        ("val", "val"),
+        ("Valid", "val"),
+        ("validation", "val"),
+        ("dev", "val"),
+        ("test", "test"),
+        ("Testing", "test"),
+        ("test_events", "test"),
+        ("Test_2", "unknown"),
+        ("train2", "unknown"),
+        ("test-clean", "unknown"),
+        ("trainval", "unknown"),
+        ("ILSVRC2012_img_val", "unknown"),
+        ("my testset", "unknown"),
+        ("eval", "unknown"),
+        ("train_val", "unknown"),
+        *(
+            (name, "unknown")
+            for name in ("tests", "testA", "testdata", "dataTest", "validate", "held_out", "unseen")
+        ),
+        ("latest", None),
+        ("contest", None),
+        ("valley", None),
+        ("device", None),
+        ("testimony", None),
+        ("dir1", None),
+    ],
+)
 def test_folders_are_splits_by_every_usual_name(tmp_path, name, split):
     """Whether a folder is alone, next to others of no split, or next to a folder "train"."""
     assert split_named(name) == split
@@ -344,7 +381,8 @@ def test_folders_are_splits_by_every_usual_name(tmp_path, name, split):
         (path,) = write_recordings(root, f"{name}/drive/r.dat")
         write_recordings(root, *(f"{other}/s.dat" for other in others))
         if split == "unknown":
-            what = rf"{re.escape(name)}: may be a split, but its name is none of train, training, val, .*; rename it"
+            problem = "may be a split, but its name is none of train, training, val, .*; rename it"
+            what = f"{re.escape(name)}: {problem}"
             with pytest.raises(UserError, match=what):
                 split_recordings(root, find_recordings(root))
             continue
@@ -373,8 +411,10 @@ def test_files_and_links_that_are_test_recordings_are_not_trained_on(tmp_path):
     write_recordings(tmp_path / "files", "train.dat", "val.dat", "test.dat")
     found = split_recordings(tmp_path / "files", find_recordings(tmp_path / "files"))
     assert {split: [path.stem for path in paths] for split, paths in found.items() if paths} == {
-        "train": ["train"], "val": ["val"], "test": ["test"],
-    }  # fmt: skip
+        "train": ["train"],
+        "val": ["val"],
+        "test": ["test"],
+    }
     write_recordings(tmp_path / "drives", "drive_train.dat", "drive_test.dat")
     with pytest.raises(UserError, match=r"drive_test\.dat: may be a split"):
         split_recordings(tmp_path / "drives", find_recordings(tmp_path / "drives"))
@@ -400,14 +440,23 @@ def test_pipes_and_sockets_in_a_folder_are_never_opened(tmp_path):
 
 MISTAKES = {
     "nothing there": (shutil.rmtree, "data: no such file or folder; check the path"),
-    "no recordings": (lambda root: [path.unlink() for path in root.iterdir()], "data: holds no recording"),
-    "a split's recording": (lambda root: (root / "dataset.json").write_text('{"splits": {"train": ["r0", "r7"]}}'),
-                            "data: recording r7, listed in its dataset.json, is missing"),
-    "different sizes": (lambda root: write_recordings(root, "z.dat", height=13),
-                        r"different sizes: 16x12 \(r2.dat\), 16x13 \(z.dat\) px"),
-    "too short": (lambda root: write_recordings(root, "r0.dat", "r1.dat", "r2.dat", seconds=0.03),
-                  "lasts 0.030 s, less than one window of 50 ms"),
-}  # fmt: skip
+    "no recordings": (
+        lambda root: [path.unlink() for path in root.iterdir()],
+        "data: holds no recording",
+    ),
+    "a split's recording": (
+        lambda root: (root / "dataset.json").write_text('{"splits": {"train": ["r0", "r7"]}}'),
+        "data: recording r7, listed in its dataset.json, is missing",
+    ),
+    "different sizes": (
+        lambda root: write_recordings(root, "z.dat", height=13),
+        r"different sizes: 16x12 \(r2.dat\), 16x13 \(z.dat\) px",
+    ),
+    "too short": (
+        lambda root: write_recordings(root, "r0.dat", "r1.dat", "r2.dat", seconds=0.03),
+        "lasts 0.030 s, less than one window of 50 ms",
+    ),
+}
 
 
 @pytest.mark.parametrize(("spoil", "message"), MISTAKES.values(), ids=MISTAKES)
@@ -502,7 +551,9 @@ def test_the_nearest_one_that_states_a_sensor_within_five_folders_gives_its_size
 def test_a_relative_path_is_searched_above_the_working_folder_and_not_inside_it(
     tmp_path, monkeypatch
 ):
-    """A recording in `train` is described by its data set, also when named from there or from another data set."""
+    """A recording in `train` is described by its data set, also when named from there or from
+    another data set.
+    """
     for name, side in (("one", 60), ("other", 70)):
         (tmp_path / name / "train").mkdir(parents=True)
         (tmp_path / name / "dataset.json").write_text(
@@ -515,17 +566,22 @@ def test_a_relative_path_is_searched_above_the_working_folder_and_not_inside_it(
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("", ""),
-     ("{", ""),
-     ("3", "content: "),
-     ('{"split": {"test": ["a"]}}', "split: "),
-     ('{"sensor": {"height": 80, "width": 96, "heigth": 80}}', "sensor.heigth: "),
-     ('{"splits": {"train": 1}}', "splits.train: "),
-     ('{"sensor": {"height": 80, "width": 1000000}}', "sensor.width: "),
-     # Relative and absolute paths out of the folder.
-     ('{"splits": {"train": ["a/../../b"]}}', r"splits.train.0: .* is not a valid recording name"),
-     ('{"splits": {"train": ["/etc"]}}', r"splits.train.0: .* is not a valid recording name")],
-)  # fmt: skip
+    [
+        ("", ""),
+        ("{", ""),
+        ("3", "content: "),
+        ('{"split": {"test": ["a"]}}', "split: "),
+        ('{"sensor": {"height": 80, "width": 96, "heigth": 80}}', "sensor.heigth: "),
+        ('{"splits": {"train": 1}}', "splits.train: "),
+        ('{"sensor": {"height": 80, "width": 1000000}}', "sensor.width: "),
+        # Relative and absolute paths out of the folder.
+        (
+            '{"splits": {"train": ["a/../../b"]}}',
+            r"splits.train.0: .* is not a valid recording name",
+        ),
+        ('{"splits": {"train": ["/etc"]}}', r"splits.train.0: .* is not a valid recording name"),
+    ],
+)
 def test_what_is_no_description_is_refused(tmp_path, content, message):
     (tmp_path / "dataset.json").write_text(content)
     with pytest.raises(

@@ -1,4 +1,6 @@
-"""Batches of images, and of events paired with images: epochs, shards, normalisation, views and unusual files."""
+"""Batches of images, and of events paired with images: epochs, shards, normalisation, views and
+unusual files.
+"""
 
 import os
 import random
@@ -101,7 +103,9 @@ def test_bytes_become_what_a_network_sees(mean, deviation):
 
 
 def test_frames_are_found_by_the_number_at_the_end_of_their_names(tiny_world, tmp_path):
-    """As in uzh-rpg/ess (datasets/ddd17_events_loader.py): imgs/img_<number>.png, or <number>.png of 10 digits."""
+    """As in uzh-rpg/ess (datasets/ddd17_events_loader.py): imgs/img_<number>.png, or <number>.png
+    of 10 digits.
+    """
     root = shutil.copytree(tiny_world / "ddd17" / "dir0", tmp_path / "drive")
     before = pair_with_frames(split_train_val(root, 50, Downsample(1, "nearest")).train, 50)
     for path in (root / "imgs").glob("img_*.png"):

@@ -1,4 +1,6 @@
-"""Labels: masks hold the numbers of their files, and labels that a task cannot learn from are refused."""
+"""Labels: masks hold the numbers of their files, and labels that a task cannot learn from are
+refused.
+"""
 
 import multiprocessing
 import zipfile
@@ -130,23 +132,33 @@ def boxes(corners=BOX, classes=(0, 2)):
 
 @pytest.mark.parametrize(
     ("kind", "label", "message"),
-    [(MASK, mask(), ""),
-     (DEPTH, depth(), ""),
-     (DEPTH, depth(np.nan), ""),
-     (BOXES, boxes(), ""),
-     (BOXES, make_boxes(np.empty((0, 4)), np.empty(0, np.int64)), ""),
-     (MASK, mask(shape=(4, 5)), "mask has 5x4 px, but the histograms have 6x4; "),
-     (MASK, mask(shape=(4, 6, 1)), r"mask is uint8 of shape \(4, 6, 1\); give \(H, W\) uint8"),
-     (MASK, mask(3), "mask holds class 3 of 3; list"),
-     (DEPTH, depth(dtype=np.float64), r"depth is float64 of shape \(4, 6\); give \(H, W\) float32"),
-     (DEPTH, depth(0), "depth holds 0 m; give"),
-     (DEPTH, depth(np.inf), "depth holds inf m"),
-     (BOXES, BOX, r"boxes are float64 of shape \(2, 4\); give tespec.core.boxes.make_boxes"),
-     (BOXES, boxes(classes=(0, 3)), r"box 1 \(1, 1, 2, 3; class 3\) has an unknown class; list"),
-     (BOXES, boxes(np.add(BOX, [[0], [5]])), r"box 1 \(6, 6, 7, 8; class 2\) is outside of 6x4 px; give"),
-     (BOXES, boxes(BOX * np.nan), r"box 0 \(nan, nan, nan, nan; class 0\) is outside"),
-     (BOXES, boxes(BOX[:, [2, 1, 0, 3]]), r"box 0 \(6.5, 0, 0, 4; class 0\) has left > right")],
-)  # fmt: skip
+    [
+        (MASK, mask(), ""),
+        (DEPTH, depth(), ""),
+        (DEPTH, depth(np.nan), ""),
+        (BOXES, boxes(), ""),
+        (BOXES, make_boxes(np.empty((0, 4)), np.empty(0, np.int64)), ""),
+        (MASK, mask(shape=(4, 5)), "mask has 5x4 px, but the histograms have 6x4; "),
+        (MASK, mask(shape=(4, 6, 1)), r"mask is uint8 of shape \(4, 6, 1\); give \(H, W\) uint8"),
+        (MASK, mask(3), "mask holds class 3 of 3; list"),
+        (
+            DEPTH,
+            depth(dtype=np.float64),
+            r"depth is float64 of shape \(4, 6\); give \(H, W\) float32",
+        ),
+        (DEPTH, depth(0), "depth holds 0 m; give"),
+        (DEPTH, depth(np.inf), "depth holds inf m"),
+        (BOXES, BOX, r"boxes are float64 of shape \(2, 4\); give tespec.core.boxes.make_boxes"),
+        (BOXES, boxes(classes=(0, 3)), r"box 1 \(1, 1, 2, 3; class 3\) has an unknown class; list"),
+        (
+            BOXES,
+            boxes(np.add(BOX, [[0], [5]])),
+            r"box 1 \(6, 6, 7, 8; class 2\) is outside of 6x4 px; give",
+        ),
+        (BOXES, boxes(BOX * np.nan), r"box 0 \(nan, nan, nan, nan; class 0\) is outside"),
+        (BOXES, boxes(BOX[:, [2, 1, 0, 3]]), r"box 0 \(6.5, 0, 0, 4; class 0\) has left > right"),
+    ],
+)
 def test_labels_are_what_their_task_learns_from_or_named(kind, label, message):
     recording = LabelledRecording(
         "a", EventSource("street"), Region(4, 6), np.array([[0, 1]]), [label], np.array([0])

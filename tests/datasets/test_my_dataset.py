@@ -1,4 +1,6 @@
-"""The example of a user-defined data set: check, preview, training, and exclusion of its test recordings."""
+"""The example of a user-defined data set: check, preview, training, and exclusion of its test
+recordings.
+"""
 
 import shutil
 

@@ -1,4 +1,6 @@
-"""Packing a data set, into the cache before training or by hand; stores are matched by content, not by size."""
+"""Packing a data set, into the cache before training or by hand; stores are matched by content, not
+by size.
+"""
 
 import shutil
 from functools import partial
@@ -94,7 +96,8 @@ def test_before_a_training_its_recordings_are_packed_and_those_of_the_test_left_
     )
     shutil.rmtree(cache.parent)
     cache.parent.write_text("a file where a folder should be")
-    what = r"cannot be written to \(.*; free disk space \(tespec data cache --empty\), or set TESPEC_CACHE to"
+    remedy = r"free disk space \(tespec data cache --empty\), or set TESPEC_CACHE to"
+    what = rf"cannot be written to \(.*; {remedy}"
     with pytest.raises(UserError, match=what):
         pack_missing([EventSource(recording(tmp_path / "a.dat"))])
 
@@ -141,7 +144,8 @@ def test_another_sensor_size_is_packed_again_and_refused_until_then(tmp_path):
     path = dat(tmp_path / "a.dat", [(3, 2, 1, 1)], header="% Version 2\n")
     pack_missing([EventSource(path, (96, 128))], beside=True)
     (tmp_path / "dataset.json").write_text('{"sensor": {"width": 64, "height": 48}}')
-    refused = r"a\.dat\.store: was made .* or for another sensor size; remove the store and prepare the recording again"
+    remedy = "remove the store and prepare the recording again"
+    refused = rf"a\.dat\.store: was made .* or for another sensor size; {remedy}"
     assert_refused(path, refused)
     pack_missing([EventSource(path)], beside=True)
     assert (open_events(path).height, open_events(path).width) == (48, 64)

@@ -57,7 +57,7 @@ def frames_at(times, *, label=0, size=(60, 50)):
 def write_recording(
     folder, name, stored, *, task="gen1", end=1_300_000, start=0, count=4000, seed=0
 ):
-    """Write boxes, and random events of which the first is at `start` and the last `end` us later."""
+    """Write boxes and random events; the first is at `start`, the last `end` us later."""
     height, width = {"gen1": (240, 304), "1mpx": (720, 1280)}[task]
     events = random_events(
         count, height=height, width=width, start=start, end=start + end, seed=seed
@@ -79,8 +79,9 @@ HOUR = 3_600_000_000
 SKIPPED = "17-04-06_09-57-37_6344500000_6404500000"
 TIMES = list(range(0, 1_250_001, 250_000))
 
-# Boxes (x, y, width, height, class) and, for those that count, their corners by RVT's rules. RVT crops at the last
-# pixel and requires sides >= 10, a diagonal >= 30, and in training a width <= 273 = int(0.9 * 304).
+# Boxes (x, y, width, height, class) and, for those that count, their corners by RVT's rules. RVT
+# crops at the last pixel and requires sides >= 10, a diagonal >= 30, and in training a width <= 273
+# = int(0.9 * 304).
 KEPT = {
     (10, 20, 30, 40, 1): [10, 20, 40, 60],
     (-20.5, -9.5, 60, 50, 0): [0, 0, 39.5, 40.5],
@@ -226,7 +227,9 @@ def test_five_windows_of_50_ms_lead_from_label_to_label_or_one_to_each(root):
 
 
 def test_a_clock_that_starts_late_changes_nothing_but_the_times(root, tmp_path_factory):
-    """Windows and scored times, which skip the first 0.5 s, are relative to a recording's first event."""
+    """Windows and scored times, which skip the first 0.5 s, are relative to a recording's first
+    event.
+    """
     (before,) = opened(root).recordings("test")
     late = tmp_path_factory.mktemp("late")
     for split, name in (("train", "a"), ("test", "c")):
@@ -320,7 +323,8 @@ def test_a_protocol_or_factor_that_an_archive_is_not_stored_with_is_refused(tiny
         )[0]
 
     assert prepared("protocol.skip=[a]").overrides["protocol.skip"] == ["a"]
-    what = r"labels that RVT's protocol selected, so protocol\.min_side has no effect; leave it at its default"
+    remedy = "leave it at its default"
+    what = rf"labels that RVT's protocol selected, so protocol\.min_side has no effect; {remedy}"
     with pytest.raises(UserError, match=what):
         prepared("protocol.skip=[a]", "protocol.min_side=3")
     with pytest.raises(
@@ -375,23 +379,81 @@ def test_rvts_own_archive_of_gen1_is_read_by_its_index_files(made, tmp_path, arc
 
 @pytest.mark.parametrize(
     ("file", "spoil", "message"),
-    [(COUNTS, content(lambda data: data.astype("u2"), "data"), r"data is uint16 \(24, 20, 240, 304\) instead of uint8"),
-     (COUNTS, content(lambda data: data * 11, "data"), r"event_representations\.h5: holds counts above 10"),
-     (WINDOW_TIMES, content(lambda times: times[:-1]), "does not hold 24 increasing times, one for each"),
-     (WINDOW_TIMES, content(lambda times: times[::-1]), "does not hold 24 increasing times"),
-     (WINDOW_TIMES, content(lambda times: starts_and_ends(times, 250_000)), "last 250000 to 250000 us, not 50000"),
-     (WINDOW_TIMES, content(lambda times: starts_and_ends(times)[:, ::-1]), "last -50000 to -50000 us, not 50000"),
-     (WINDOW_TIMES, content(lambda times: times + 60_000), r"labels\.npz: has boxes 60000 us from the end of their"),
-     (WINDOW_OF_FRAME, lambda path: path.unlink(), r"repr_idx\.npy: no such file"),
-     (WINDOW_OF_FRAME, content(lambda index: index[::-1]), "does not hold rising indices of 24 histograms"),
-     (WINDOW_OF_FRAME, content(lambda index: index + 1), "does not hold rising indices of 24 histograms"),
-     (WINDOW_OF_FRAME, content(lambda index: index - 4), "does not hold rising indices of 24 histograms"),
-     (WINDOW_OF_FRAME, content(lambda index: index * 0.5), "does not hold rising indices of 24 histograms"),
-     (WINDOW_OF_FRAME, content(lambda index: index[:-1]), r"do not match \(5, 5 and 4 label frames\); unpack"),
-     (LABELS, boxes_of(objframe_idx_2_label_idx=lambda rows: rows + 1), r"do not match \(5, 5 and 5"),
-     (LABELS, boxes_of(objframe_idx_2_label_idx=lambda rows: rows[1:]), r"do not match \(5, 4 and 5"),
-     (LABELS, boxes_of(objframe_idx_2_label_idx=lambda rows: None), "lacks one of the arrays labels, objframe_idx_2")],
-)  # fmt: skip
+    [
+        (
+            COUNTS,
+            content(lambda data: data.astype("u2"), "data"),
+            r"data is uint16 \(24, 20, 240, 304\) instead of uint8",
+        ),
+        (
+            COUNTS,
+            content(lambda data: data * 11, "data"),
+            r"event_representations\.h5: holds counts above 10",
+        ),
+        (
+            WINDOW_TIMES,
+            content(lambda times: times[:-1]),
+            "does not hold 24 increasing times, one for each",
+        ),
+        (WINDOW_TIMES, content(lambda times: times[::-1]), "does not hold 24 increasing times"),
+        (
+            WINDOW_TIMES,
+            content(lambda times: starts_and_ends(times, 250_000)),
+            "last 250000 to 250000 us, not 50000",
+        ),
+        (
+            WINDOW_TIMES,
+            content(lambda times: starts_and_ends(times)[:, ::-1]),
+            "last -50000 to -50000 us, not 50000",
+        ),
+        (
+            WINDOW_TIMES,
+            content(lambda times: times + 60_000),
+            r"labels\.npz: has boxes 60000 us from the end of their",
+        ),
+        (WINDOW_OF_FRAME, lambda path: path.unlink(), r"repr_idx\.npy: no such file"),
+        (
+            WINDOW_OF_FRAME,
+            content(lambda index: index[::-1]),
+            "does not hold rising indices of 24 histograms",
+        ),
+        (
+            WINDOW_OF_FRAME,
+            content(lambda index: index + 1),
+            "does not hold rising indices of 24 histograms",
+        ),
+        (
+            WINDOW_OF_FRAME,
+            content(lambda index: index - 4),
+            "does not hold rising indices of 24 histograms",
+        ),
+        (
+            WINDOW_OF_FRAME,
+            content(lambda index: index * 0.5),
+            "does not hold rising indices of 24 histograms",
+        ),
+        (
+            WINDOW_OF_FRAME,
+            content(lambda index: index[:-1]),
+            r"do not match \(5, 5 and 4 label frames\); unpack",
+        ),
+        (
+            LABELS,
+            boxes_of(objframe_idx_2_label_idx=lambda rows: rows + 1),
+            r"do not match \(5, 5 and 5",
+        ),
+        (
+            LABELS,
+            boxes_of(objframe_idx_2_label_idx=lambda rows: rows[1:]),
+            r"do not match \(5, 4 and 5",
+        ),
+        (
+            LABELS,
+            boxes_of(objframe_idx_2_label_idx=lambda rows: None),
+            "lacks one of the arrays labels, objframe_idx_2",
+        ),
+    ],
+)
 def test_damaged_archives_are_refused(made, tmp_path, file, spoil, message):
     root = shutil.copytree(made, tmp_path / "archive")
     spoil(root / "test" / "a" / file)
@@ -401,11 +463,18 @@ def test_damaged_archives_are_refused(made, tmp_path, file, spoil, message):
 
 @pytest.mark.parametrize(
     ("changes", "later_us", "bins", "message"),
-    [([], 50_000, 10, "has no histogram for one of the windows"),
-     ([], 0, 5, r"holds histograms of 10 bins with rule rvt, not 5 bins with rule rvt; give --set bins=10"),
-     (["window_ms=40"], 0, 10, "holds windows of 50 ms, not 40; give --set window_ms=50"),
-     (["sensor_px=640x480"], 0, 10, "its sensor is 304x240 px, not 640x480; omit --sensor")],
-)  # fmt: skip
+    [
+        ([], 50_000, 10, "has no histogram for one of the windows"),
+        (
+            [],
+            0,
+            5,
+            r"holds histograms of 10 bins with rule rvt, not 5 bins with rule rvt; give --set b",
+        ),
+        (["window_ms=40"], 0, 10, "holds windows of 50 ms, not 40; give --set window_ms=50"),
+        (["sensor_px=640x480"], 0, 10, "its sensor is 304x240 px, not 640x480; omit --sensor"),
+    ],
+)
 def test_histograms_that_an_archive_does_not_hold_are_refused(
     made, changes, later_us, bins, message
 ):

@@ -1,4 +1,6 @@
-"""Recordings as time windows: window bounds, labels of parts, data fingerprints, and shares of the labels."""
+"""Recordings as time windows: window bounds, labels of parts, data fingerprints, and shares of the
+labels.
+"""
 
 import shutil
 
@@ -171,7 +173,8 @@ def test_the_reduction_and_the_split_of_a_recording_count(tiny_world):
     assert len({fingerprint(*splits) for splits in divided}) == 3
 
 
-# A share of the training labels: evenly spread, the same for all networks, and no other label is seen.
+# A share of the training labels: evenly spread, the same for all networks, and no other label is
+# seen.
 @pytest.mark.parametrize("count", [1, 2, 7, 64, 100])
 def test_every_beginning_is_spread_evenly(count):
     order = van_der_corput_order(count)

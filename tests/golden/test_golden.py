@@ -22,7 +22,10 @@ from tespec.registry import pretrained_methods
 DATA = Path(__file__).parent / "data"
 WRITES = os.environ.get("GOLDEN") == "write"
 SHOWN = 12  # changed values listed in a failure
-SAID = "a moved golden value is a mistake or a decision with a line in CHANGELOG.md; regenerate with `make golden`"
+MESSAGE = (
+    "a moved golden value is a mistake or a decision with a line in CHANGELOG.md; "
+    "regenerate with `make golden`"
+)
 
 
 # Relative and absolute tolerance of floats by family/case/name; the first match counts, other
@@ -79,7 +82,7 @@ def test_golden(tiny_world: Path, tmp_path: Path, family: str, case: str) -> Non
     more = f"\n... and {len(moved) - SHOWN} more" if len(moved) > SHOWN else ""
     if moved:
         pytest.fail(
-            f"{path.name}, {case}: {SAID}\n" + "\n".join(moved[:SHOWN]) + more, pytrace=False
+            f"{path.name}, {case}: {MESSAGE}\n" + "\n".join(moved[:SHOWN]) + more, pytrace=False
         )
 
 

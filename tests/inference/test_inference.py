@@ -114,7 +114,7 @@ def test_files_that_are_not_whole_are_refused(tiny_world, tmp_path):
 
 
 def write_backbone(folder, settings, size, changes):
-    """Save a random backbone as a pre-training does, with `changes` of its histograms, or without."""
+    """Save a random backbone as a pre-training does, with `changes` of its histograms if given."""
     torch.manual_seed(0)
     backbone = build_backbone("swin_micro", True, 10, padded_size(*size))
     facts = as_facts(settings) | {

@@ -1,4 +1,6 @@
-"""Each ablation row trains what its name says: network and batch of the sample profile, settings of the paper's."""
+"""Each ablation row trains what its name says: network and batch of the sample profile, settings of
+the paper's.
+"""
 
 from functools import partial
 

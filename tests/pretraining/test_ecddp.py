@@ -56,7 +56,7 @@ def same(found, plain, inputs):
 
 
 def test_the_patch_loss_is_the_published_formula():
-    """iBOT loss, model/network/loss.py: mean over all crops, half of which are masked, times two."""
+    """iBOT loss, model/network/loss.py: mean over all crops, half of them masked, times two."""
     model, seen, taught = taught_otherwise(), [maps(0), maps(1)], [maps(3), maps(4)]
     masks = torch.zeros(2, LANES, PLACES, PLACES, dtype=torch.bool)
     masks[0, 0, 1:3, 1] = masks[1, 1, 0] = masks[1, 2, 3, 3] = True

@@ -1,4 +1,6 @@
-"""Image classification: folders, views, mixup and CutMix, and the loss, as in microsoft/Swin-Transformer."""
+"""Image classification: folders, views, mixup and CutMix, and the loss, as in
+microsoft/Swin-Transformer.
+"""
 
 import numpy as np
 import pytest

@@ -1,4 +1,6 @@
-"""TESPEC: losses against the paper's formulas, the target, and the carried state of network and target."""
+"""TESPEC: losses against the paper's formulas, the target, and the carried state of network and
+target.
+"""
 
 import dataclasses
 from functools import partial
@@ -111,7 +113,9 @@ def int_by_eq_7(image, memory, stage, alpha=5.0, norm_events=5000.0, contrast=1.
 
 
 def int_by_eq_6(image, age, stage, alpha=5.0, contrast=1.0, dt=0.005):
-    """Int of Eq. 4 by Eq. 6, once per bin: pixels with events decay with the time since their last one."""
+    """Int of Eq. 4 by Eq. 6, once per bin: pixels with events decay with the time since their last
+    one.
+    """
     for negative, positive in zip(*stage, strict=True):
         age = age + dt
         seen = negative + positive > 0
@@ -123,7 +127,9 @@ def int_by_eq_6(image, age, stage, alpha=5.0, contrast=1.0, dt=0.005):
 
 
 def eq_8(videos, predictions, mask):
-    """Loss over masked patches, normalised each as in MAE, and its gradient by the predictions (T, H, W)."""
+    """Loss over masked patches, normalised each as in MAE, and its gradient by the predictions (T,
+    H, W).
+    """
     errors = np.zeros(predictions.shape)
     for row, col in zip(*mask.nonzero(), strict=True):
         place = (slice(row * UNIT, (row + 1) * UNIT), slice(col * UNIT, (col + 1) * UNIT))
