@@ -150,7 +150,7 @@ def train(run: Run, model: nn.Module, batches: MicroBatches) -> Trained:
     if is_first():
         run.folder.mkdir(parents=True, exist_ok=True)
         remove_unfinished(run.folder)
-    _say_what_is_skipped(batches.parts[0])
+    _log_skipped(batches.parts[0])
     tracker = _open_tracker(setup.track, run) if setup.track and is_first() else None
     curve = CurveHook(max(1, settings.steps // POINTS_ON_CURVE), tracker)
     checkpoints = CheckpointHook(run.folder, curve)
@@ -177,7 +177,7 @@ def train(run: Run, model: nn.Module, batches: MicroBatches) -> Trained:
     return Trained(curve.curve, checkpoints.seconds, tracker)
 
 
-def _say_what_is_skipped(steps: Any) -> None:
+def _log_skipped(steps: Any) -> None:
     """Log recordings that are too short, and that no state is carried; only events have either."""
     segments = getattr(steps, "segments", 0)
     if left_out := getattr(steps, "left_out", ()):
