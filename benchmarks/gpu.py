@@ -132,6 +132,7 @@ def gradients(name: str, precision: str, device: torch.device) -> tuple[float, T
         # Dropout is the only random layer; devices draw different numbers.
         if "Drop" in type(module).__name__:
             module.eval()
+    torch.manual_seed(0)  # of the masks, which are drawn on the CPU
     with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
         loss = network.loss(batch, None)[0]["loss"]
     loss.backward()

@@ -132,7 +132,7 @@ States = tuple[BackboneState, ...]
 TTA_SCALES: dict[str, tuple[float, ...]] = {"none": (), "flip": (1.0,), "ecddp": (1.0, 1.5, 2.0)}
 
 
-class TestTimeAugmentation:
+class SegmentationTTA:
     """Test-time augmentation: mean logits of a network over scaled and mirrored inputs.
 
     Histograms, and the logits back to their size, are scaled bilinearly with aligned corners, as in
@@ -208,7 +208,7 @@ class SegmentationTask(Task):
         cls, settings: Finetuning, model: Any, spec: HistogramSpec, size: Size, device: torch.device
     ) -> Predictor:
         scales = TTA_SCALES[settings.test_time_augmentation]
-        augmented = TestTimeAugmentation(model, scales, size) if scales else model
+        augmented = SegmentationTTA(model, scales, size) if scales else model
         return super().player(settings, augmented, spec, size, device)
 
     def has_target(self, recording: LabelledRecording, label: int) -> bool:

@@ -118,8 +118,8 @@ def test_a_task_starts_from_them(tiny_world, made, tmp_path, case):
             checkpoint=made(case).weights,
         )
         start = prepare_run("evaluation", spec)[0].start
-        assert not [name for name in start["is_first"] if not name.startswith("lstms.")]
-        assert bool(start["is_first"]) == (arch == "recurrent") == (start["coverage"] < 1)
+        assert not [name for name in start["fresh"] if not name.startswith("lstms.")]
+        assert bool(start["fresh"]) == (arch == "recurrent") == (start["coverage"] < 1)
         assert ("swin.patch_embed.proj.weight" in start["adapted"]) == (case == "moby")
 
 

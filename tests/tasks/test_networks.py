@@ -27,7 +27,7 @@ from tespec.tasks.segmentation import (
     TTA_SCALES,
     SegmentationHead,
     SegmentationModel,
-    TestTimeAugmentation,
+    SegmentationTTA,
     dice_loss,
 )
 
@@ -179,7 +179,7 @@ def test_flip_is_the_mean_with_the_mirrored_image():
         predicted(model, batch),
         predicted(model, {"histograms": batch["histograms"].flip(-1)}),
     )
-    seen, _ = TestTimeAugmentation(model, TTA_SCALES["flip"], (HEIGHT, WIDTH)).predict(
+    seen, _ = SegmentationTTA(model, TTA_SCALES["flip"], (HEIGHT, WIDTH)).predict(
         batch["histograms"], None, EVERY
     )
     torch.testing.assert_close(seen, (straight + mirrored.flip(-1)) / 2)
@@ -188,7 +188,7 @@ def test_flip_is_the_mean_with_the_mirrored_image():
 def test_views_at_scales_are_symmetric_carry_their_own_state_and_share_the_head():
     model, batch = case("segmentation")
     histograms, ends = batch["histograms"], torch.tensor([[0, 2], [1, 2]])
-    views = TestTimeAugmentation(model.eval(), TTA_SCALES["ecddp"], (HEIGHT, WIDTH))
+    views = SegmentationTTA(model.eval(), TTA_SCALES["ecddp"], (HEIGHT, WIDTH))
     expected, _ = views.predict(histograms, None, ends)
     mirrored, _ = views.predict(histograms.flip(-1), None, ends)
     torch.testing.assert_close(mirrored.flip(-1), expected, rtol=1e-4, atol=1e-5)

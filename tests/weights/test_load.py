@@ -264,7 +264,7 @@ def peak_of(method, checkpoint, *, sample=False, changes=(), task="1mpx"):
     spec = CellSpec(
         method, find_method(method), settings, data, checkpoint, 0, Setup(), tuple(changes)
     )
-    return spec.started().optimisation.peak_lr
+    return spec.resolve_settings().optimisation.peak_lr
 
 
 def test_the_weights_and_not_the_method_decide_the_learning_rate(tmp_path):
