@@ -120,9 +120,8 @@ class Cm3ae(PairMethod):
             end_divisor=400,  # to min_lr 1e-6
             steps=990400,  # 200 epochs of 2,535,759 pairs (README.md)
             warmup_steps=49520,  # 10 epochs
-            clip=GradientClipping(
-                "parameter", 3.0
-            ),  # utils.py, clip_gradients: each parameter separately
+            # utils.py, clip_gradients: each parameter separately
+            clip=GradientClipping("parameter", 3.0),
             weight_decay=Decay(0.04, 0.4, ("vectors",)),  # utils.py, get_params_groups
         ),
         deviations=(

@@ -50,7 +50,7 @@ STD_WINDOW = 1 / 50  # the same in time, as a fraction of the window: 1 ms of 50
 class EcdpSettings(TeacherSettings):
     """Settings of the image network, the views, the contrasts and the alignment."""
 
-    # extract_clip_feature.py: MAX_COUNT, ViT-B/32
+    # extract_clip_feature.py: CLIP, ViT-B/32
     teacher: str = "vit_base_patch32_clip_quickgelu_224.openai"
     # minimum and maximum fraction of the frame's area in a crop; crop_min
     scale: tuple[Fraction, Fraction] = (0.45, 1.0)

@@ -13,9 +13,8 @@ from tespec.events.histogram import OUTSIDE_IMAGE
 class FlipZoom(NamedTuple):
     """Flip and zoom of an image, as index maps for pixels and as scale and shift for boxes."""
 
-    rows: NDArray[
-        np.int64
-    ]  # (H,) source row of each output row; `OUTSIDE_IMAGE` outside of the image
+    # (H,) source row of each output row; `OUTSIDE_IMAGE` outside of the image
+    rows: NDArray[np.int64]
     # (W,) source column of each output column; `OUTSIDE_IMAGE` outside of the image
     columns: NDArray[np.int64]
     scale: tuple[float, float] = (1.0, 1.0)  # factors along rows and columns; negative if flipped

@@ -260,7 +260,10 @@ class PropheseeDataset(LabelledDataset):
         if self.splits.get(HELD_OUT) == ALL_RECORDINGS and not self._paths[HELD_OUT]:
             self.splits = {name: self.splits[name] for name in self.splits if name != HELD_OUT}
         self._refuse_repeated(
-            {name: set(paths) - set(self.protocol.skip) for name, paths in self._paths.items()}
+            {
+                split: [name for name in paths if name not in self.protocol.skip]
+                for split, paths in self._paths.items()
+            }
         )
         layouts = {event_ending(path) or ARCHIVE for _, path in recordings}
         if ARCHIVE in layouts and len(layouts) > 1:

@@ -127,14 +127,13 @@ def average_precision(truth: GroupedBoxes, predicted: GroupedBoxes) -> NDArray[n
     for label in np.flatnonzero(counts):
         of_class = slice(*predicted.class_ends[label : label + 2])
         order = np.argsort(-predicted.score[of_class], kind="stable")  # equal scores by frame
-        true_positives = hits[:, of_class][:, order].cumsum(axis=1)
-        precision = true_positives / (np.arange(1, len(order) + 1) + EPS)
-        # the best precision at this recall or above; 0 beyond the highest recall
-        best = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
-        best = np.pad(best, ((0, 0), (0, 1)))
-        recalls = true_positives / counts[label]
-        indices = [np.searchsorted(recall, RECALLS) for recall in recalls]
-        average[label] = np.take_along_axis(best, np.array(indices), axis=1).mean(axis=1)
+        for k, matched in enumerate(hits[:, of_class]):  # one at a time, for less memory
+            true_positives = matched[order].cumsum()
+            precision = true_positives / (np.arange(1, len(order) + 1) + EPS)
+            # the best precision at this recall or above; 0 beyond the highest recall
+            best = np.append(np.maximum.accumulate(precision[::-1])[::-1], 0.0)
+            indices = np.searchsorted(true_positives / counts[label], RECALLS)
+            average[label, k] = best[indices].mean()
     return average
 
 

@@ -155,9 +155,8 @@ class Tespec(EventMethod):
             end_divisor=1000,
             steps=400000,
             warmup_steps=2000,
-            clip=GradientClipping(
-                "value", 1.0
-            ),  # as RVT does (config/general.yaml); the paper is silent
+            # as RVT does (config/general.yaml); the paper is silent
+            clip=GradientClipping("value", 1.0),
             # No weight decay: the paper is silent; RVT's 0 (config/general.yaml).
         ),
         augmentation=Augmentation(flip=0.5, zoom=0.8),

@@ -197,6 +197,14 @@ def test_every_recording_of_a_split_but_the_skipped_ones_is_there_in_order(root)
         changed.recordings("test")
 
 
+def test_the_first_of_several_recordings_in_two_splits_is_named(root):
+    for name in "fedcba":
+        for split in ("train", "test"):
+            (root / split / f"{name}_td.dat").touch()
+    with pytest.raises(UserError, match="a is in train and again in test; list it once"):
+        opened(root)
+
+
 def test_event_files_of_several_kinds_are_each_a_recording(root):
     test = root / "test"
     for name, ending in (("d", "_td.dat.h5"), ("e", "_td.h5"), ("f", "_td.dat.h5.store")):

@@ -291,6 +291,21 @@ def test_a_large_chunk_is_decoded_once_and_too_large_a_chunk_not_at_all(
     )
 
 
+def test_columns_are_read_by_their_own_chunks(tmp_path, monkeypatch):
+    """The large chunk of a column of bytes must not make reads of the times too large."""
+    chunks = {"x": 100, "y": 700, "t": 450, "p": 3_000}
+    columns = dict(zip("xytp", EVENTS, strict=True))
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for name, rows in chunks.items():
+            file.create_dataset(name, data=columns[name], chunks=(rows,), compression="gzip")
+    monkeypatch.setattr(hdf5, "AT_ONCE", 300)
+    monkeypatch.setattr(hdf5, "LARGEST_READ", 8 * 700)
+    slices = list(hdf5.read_slices(tmp_path / "a.h5", *"xytp"))
+    assert [len(x) for x, *_ in slices] == [300] * 10
+    for found, expected in zip(zip(*slices, strict=True), EVENTS, strict=True):
+        np.testing.assert_array_equal(np.concatenate(found), expected)
+
+
 def test_a_forked_process_reads_by_itself_and_a_file_that_changed_is_opened_again(tmp_path):
     path = dsec(tmp_path / "a.h5", *EVENTS)
     part(path, "events/t")[:1_000]

@@ -119,6 +119,11 @@ def test_bags_of_ros_1_and_2(tmp_path, version, kind):
     assert (open_reader(path).height, open_reader(path).width) == (48, 64)
     assert find_recordings(tmp_path) == [path]
     assert_refused(path, "its sensor is 64x48 px, not 48x64; omit --sensor", (64, 48))
+    if version > 1:
+        events = open_reader(path).events
+        (path / "images").mkdir()
+        (path / "notes.txt").symlink_to("missing")
+        assert open_reader(path).events == events
 
 
 BAD = {

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import tracemalloc
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +15,12 @@ from pycocotools.cocoeval import COCOeval
 from tespec.core.boxes import Boxes, make_boxes
 from tespec.core.errors import UserError
 from tespec.metrics import partial_means
-from tespec.metrics.detection import BoxFilter, DetectionScorer
+from tespec.metrics.detection import (
+    BoxFilter,
+    DetectionScorer,
+    average_precision,
+    group_boxes,
+)
 
 NAMES = ("car", "pedestrian", "two-wheeler")
 ALL, GEN1 = BoxFilter(0, 0, 0), BoxFilter(min_diagonal=30, min_side=10)
@@ -223,6 +229,21 @@ def test_sizes_at_the_limits_are_decided_in_float32_as_the_protocol_decides(size
 def test_what_is_no_box_is_refused(frame, message):
     with pytest.raises(ValueError, match=message):
         scorer_of(frame).overall()
+
+
+def test_many_predictions_take_little_memory():
+    frames, each = 500, 60
+    rng = np.random.default_rng(0)
+    predicted = random_boxes(rng, frames * each, 1)
+    truth = random_boxes(rng, frames, 1)
+    grouped = group_boxes(predicted, np.repeat(np.arange(frames), each), frames, 1, 100)
+    targets = group_boxes(truth, np.arange(frames), frames, 1)
+    average_precision(targets, grouped)  # compiles
+    tracemalloc.start()
+    average_precision(targets, grouped)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 100 * frames * each  # bytes
 
 
 def test_a_frame_that_is_scored_twice_is_refused():

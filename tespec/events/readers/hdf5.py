@@ -338,10 +338,16 @@ def read_slices(path: Path, *names: str) -> Iterator[list[NDArray[Any]]]:
 
     Chunks are decoded at most twice.
     """
-    columns = [part(path, name) for name in names]
-    step = max([AT_ONCE, *(column.chunks[0] for column in columns if column.chunks)])
-    for begin in range(0, len(columns[0]), step):
+    columns = [_read_column(path, part(path, name)) for name in names]
+    yield from map(list, zip(*columns, strict=True))
+
+
+def _read_column(path: Path, column: Dataset) -> Iterator[NDArray[Any]]:
+    """Yield the slices of one dataset, which has chunks of its own size."""
+    rows = column.chunks[0] if column.chunks else 1
+    step = AT_ONCE * -(-rows // AT_ONCE)
+    for begin in range(0, len(column), step):
         with translate_errors(path, "a part of the events"):
-            blocks = [column[begin : begin + step] for column in columns]
-        for first in range(0, len(blocks[0]), AT_ONCE):
-            yield [block[first : first + AT_ONCE] for block in blocks]
+            block = column[begin : begin + step]
+        for first in range(0, len(block), AT_ONCE):
+            yield block[first : first + AT_ONCE]

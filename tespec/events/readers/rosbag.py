@@ -61,7 +61,7 @@ def open_recording(path: Path, sensor: Size | None = None, default: Size | None 
             named = (height, width) if height and width else None
             break
     size = resolve_size(path, sensor, named, default)
-    files = path.iterdir() if is_ros2 else [path]
+    files = filter(Path.is_file, path.iterdir()) if is_ros2 else [path]
     count = sum(file.stat().st_size for file in files) // ROS1_EVENT.itemsize
 
     def chunks() -> Iterator[Events]:
