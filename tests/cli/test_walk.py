@@ -11,6 +11,8 @@ import pytest
 
 from tespec.cli.main import main
 from tespec.core.paths import REPOSITORY
+from tespec.runs import finetune
+from tespec.runs.cost import require_memory
 from tespec.training.trainer import Trainer
 
 RUNS = REPOSITORY / "tespec" / "runs"
@@ -39,6 +41,7 @@ def test_design_lists_the_functions_before_the_first_step(tiny_world, tmp_path, 
         raise FirstStep
 
     monkeypatch.setattr(Trainer, "train_step", first_step)
+    monkeypatch.setattr(finetune, "require_memory", require_memory)  # which tests skip otherwise
     entered = set()
     folder = f"{RUNS}{os.sep}"
 
