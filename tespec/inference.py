@@ -280,7 +280,8 @@ def predict(
             f"{period}; the recording lasts {ends[-1]:.2f} s",
             "choose another --clip",
         )
-    labelled = np.intersect1d(windows, getattr(recording, "label_indices", [])).tolist()
+    label_indices = recording.label_indices if isinstance(recording, LabelledRecording) else []
+    labelled = np.intersect1d(windows, label_indices).tolist()
     candidates = labelled or windows
     indices = np.linspace(0, len(candidates) - 1, ROWS).round().astype(int)
     network = load_trained(weights)

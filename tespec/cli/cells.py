@@ -274,6 +274,7 @@ def run_pretraining(
         profile: given by the user; its number of threads is the default.
         skip_damaged: skip recordings that cannot be read.
     """
+    required_network(settings)  # refuses invalid settings of the method before data is generated
     with launched(setup.launcher, setup.device), flush_denormals():
         setup = resolve_setup(setup, given, profile)
         require_trainable(settings, setup)  # before data is generated

@@ -156,7 +156,8 @@ def plan(
     for problem in problems:
         log(f"skipped: {problem}")
     missing = plans.missing_jobs(jobs, records, options.runs)
-    done = [job for job in jobs if job not in set(missing)]
+    left = set(missing)
+    done = [job for job in jobs if job not in left]
     first = len(missing) - len(jobs) + len(done)
     before = f", {first} pre-trainings come first" if first else ""
     print(f"{plan.title}: {len(done)} of {len(jobs)} runs done{before}")
@@ -196,7 +197,8 @@ def print_status(jobs: Sequence[Job], done: Sequence[Job]) -> None:
     """
     import pandas as pd
 
-    rows = [(job.method, job.task, job in done) for job in jobs]
+    finished = set(done)
+    rows = [(job.method, job.task, job in finished) for job in jobs]
     frame = pd.DataFrame(rows, columns=["method", "task", "done"])
     cells = frame.groupby(["method", "task"], sort=False)["done"]
     counts = cells.agg(lambda runs: f"{runs.sum()}/{len(runs)}").unstack(fill_value="-")

@@ -124,8 +124,10 @@ def file_lock(path: Path, waiting: Callable[[str], None] | None = None) -> Itera
             lock.acquire(blocking=False)
         except Timeout:
             if waiting:
+                owner = ""
                 with suppress(FileNotFoundError):  # just released
-                    waiting(file.read_text(encoding="utf-8") or "another process")
+                    owner = file.read_text(encoding="utf-8")
+                waiting(owner or "another process")
             lock.acquire()
         file.write_text(f"process {os.getpid()} on {os.uname().nodename}", encoding="utf-8")
     except OSError as error:

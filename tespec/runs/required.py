@@ -31,14 +31,15 @@ def required_network(settings: Pretraining) -> RequiredNetwork:
     """Find the network that the method of the settings requires (`PretrainMethod.requires`).
 
     Raises:
-        UserError: if the setting that names the network, or its file, is wrong.
+        UserError: if a setting of the method is invalid, or the network or its file does not exist.
     """
+    cfg = method_settings(settings.objective)
     requires = pretrain_method(settings).requires
     if not requires.startswith(OBJECTIVE):
         return RequiredNetwork(requires, "")
     key = requires.removeprefix(OBJECTIVE)
-    name = settings.objective[key]
-    file = settings.objective[f"{key}_weights"]
+    name = getattr(cfg, key)
+    file = getattr(cfg, f"{key}_weights")
     method = METHODS.module_dict.get(name, object)
     if not is_timm(name) and not (issubclass(method, ImageMethod) and method.recipe):
         raise UserError(

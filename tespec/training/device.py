@@ -111,9 +111,12 @@ def choose_device(name: str | None) -> torch.device:
     """Return the named device, or by default a GPU if one is available, else the CPU."""
     if name is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise UserError(f"--device {name}", "unknown device", "use cpu, cuda or cuda:N") from error
+    if device.type not in ("cpu", "cuda"):
         raise UserError(f"--device {name}", "is not supported", "use cpu, cuda or cuda:N")
-    device = torch.device(name)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         gpus = f"{torch.cuda.device_count()} GPUs"
         if not torch.cuda.is_available():

@@ -109,10 +109,16 @@ class Trainer:
         batches = load_batches(self._steps, first, last, self._workers, pin=pin)
         note = ""
         with progress("training", "steps", self.step) as advance:
-            while micro_batches := list(islice(batches, self.accumulate)):
-                for batch in micro_batches:
-                    for name, values in batch.items():  # copies overlap with computation
-                        batch[name] = values.to(self.device, non_blocking=True)
+            while loaded := list(islice(batches, self.accumulate)):
+                # New mappings, since a data set may keep its batches; copies overlap with
+                # computation.
+                micro_batches = [
+                    {
+                        key: values.to(self.device, non_blocking=True)
+                        for key, values in batch.items()
+                    }
+                    for batch in loaded
+                ]
                 losses = self.train_step(*micro_batches)
                 self.step += 1
                 if self.is_sync_step:

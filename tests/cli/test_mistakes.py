@@ -134,6 +134,19 @@ MISTAKES = [
         "--runs /proc/nope: cannot be written to (",
     ),
     ("pretrain --method tespec --set width=tiny", "unknown setting 'width'"),
+    (
+        "pretrain --method tespec --set objective.mask.ratio=2",
+        "objective.mask.ratio: 2 is not allowed",
+    ),
+    ("pretrain --method ecdp --set objective.teacher=5", "objective.teacher: 5 is not allowed"),
+    (
+        "pretrain --method ecdp --set objective.teacher=[a]",
+        "objective.teacher: ['a'] is not allowed",
+    ),
+    (
+        "pretrain --method ecdp --set objective.teacher=moby2",
+        "objective.teacher 'moby2': is neither",
+    ),
     ("tabels", "tabels: unknown verb; did you mean 'tables'?"),
     ("run --result x", "Unknown option: --result. Did you mean --results?"),  # not abbreviated
     ("run --threads 1.5", "Invalid value for --threads"),

@@ -109,7 +109,7 @@ def test_scaleevents_teacher_has_the_backbone_of_the_events_and_ecdps_that_of_it
     ],
 )
 def test_other_teachers_are_refused_before_data_is_opened(kind, teacher, weights, message):
-    changes = [f"objective.teacher={teacher}", f"objective.teacher_weights={weights}"]
+    changes = [f"objective.teacher={teacher}", f"objective.teacher_weights={weights!r}"]
     settings = pretraining_settings(kind.__name__.lower(), "paper", changes)
     with pytest.raises(UserError, match=message):
         required_network(settings)

@@ -24,7 +24,7 @@ from tespec.training.device import (
 SETTINGS = finetuning_settings("ddd17", "recurrent", "sample").optimisation
 
 
-@pytest.mark.parametrize("name", ["cuda:99", "quantum", "meta"])
+@pytest.mark.parametrize("name", ["cuda:99", f"cuda:{10**20}", "cuda:01", "quantum", "meta"])
 def test_a_device_that_is_not_there_is_named(name):
     with pytest.raises(UserError, match=f"--device {name}: "):
         choose_device(name)

@@ -3,7 +3,7 @@ import os
 import signal
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -220,6 +220,12 @@ DATA_FAILURES = [
 def test_data_that_fail_are_named(fail, workers, message):
     with pytest.raises(UserError, match=message):
         make(steps=Steps(fail), workers=workers).run()
+
+
+def test_a_data_set_keeps_its_batches():
+    """They may be stored by the data set, and must then not move to the device."""
+    batch = MappingProxyType({"x": torch.ones(1, 3)})
+    make(steps=[batch] * SETTINGS.steps).run()
 
 
 BATCH = {"x": torch.zeros(250_000)}  # 1 MB
