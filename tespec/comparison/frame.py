@@ -77,11 +77,6 @@ def results(folder: str | Path | None = None) -> pd.DataFrame:
         recordings or frames) for a mean that leaves some out, else "". `attrs["left_out"]` lists
         files that are not records.
 
-    >>> import tespec
-    >>> df = tespec.results("results/sample")
-    >>> df[df.main & (df.kind == "evaluation")].metric.unique().tolist()
-    ['miou']
-
     Raises:
         UserError: the folder does not exist, or is not a results folder.
     """

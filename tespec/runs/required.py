@@ -4,6 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import tespec.core.compat  # noqa: F401  # before timm
+
 import timm
 
 from tespec.core.config import pretraining_settings

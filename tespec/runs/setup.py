@@ -55,8 +55,8 @@ class Setup:
     accumulate: Annotated[
         PositiveInt,
         Advanced(
-            help="gradient accumulation steps: less memory, gradients of the full batch, except "
-            f"that {PER_MICRO_BATCH} use one micro-batch at a time"
+            help="gradient accumulation steps: less memory, the same gradients except for batch "
+            "normalisation, Dice and contrastive losses"
         ),
     ] = 1
     recompute: Annotated[
