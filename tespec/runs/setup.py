@@ -55,8 +55,8 @@ class Setup:
     accumulate: Annotated[
         PositiveInt,
         Advanced(
-            help="gradient accumulation steps: less memory, the same gradients except for batch "
-            "normalisation, Dice and contrastive losses"
+            help="gradient accumulation steps: less memory; batch normalisation and contrastive "
+            "losses use one micro-batch"
         ),
     ] = 1
     recompute: Annotated[

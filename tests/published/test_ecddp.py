@@ -16,7 +16,7 @@ from tespec.pretraining.masking import block_mask
 from tespec.pretraining.method import method_settings
 from tespec.pretraining.views import crop_and_resize
 from tespec.tasks import segmentation
-from tespec.tasks.segmentation import TTA_SCALES, TestTimeAugmentation
+from tespec.tasks.segmentation import TTA_SCALES
 from tespec.training.optimizer import learning_rate, parameter_groups, weight_decay
 
 HEADS = ("patches", "contexts", "images")
@@ -198,7 +198,6 @@ def test_averaged_views_are_the_authors(monkeypatch):
     model.backbone = model.forward
     monkeypatch.setattr(segmentation, "resize_backbone", lambda backbone, size: backbone)
     places = torch.tensor([(0, 0), (1, 0)])
-    logits, _ = TestTimeAugmentation(model, TTA_SCALES["ecddp"], image.shape[-2:]).predict(
-        image.unsqueeze(1), None, places
-    )
+    augmented = segmentation.TestTimeAugmentation(model, TTA_SCALES["ecddp"], image.shape[-2:])
+    logits, _ = augmented.predict(image.unsqueeze(1), None, places)
     torch.testing.assert_close(logits, values["out logits"], rtol=1e-5, atol=1e-6)
