@@ -280,7 +280,7 @@ def predict(
             f"{period}; the recording lasts {ends[-1]:.2f} s",
             "choose another --clip",
         )
-    label_indices = recording.label_indices if isinstance(recording, LabelledRecording) else []
+    label_indices: Any = getattr(recording, "label_indices", [])
     labelled = np.intersect1d(windows, label_indices).tolist()
     candidates = labelled or windows
     indices = np.linspace(0, len(candidates) - 1, ROWS).round().astype(int)

@@ -18,6 +18,7 @@ from typing import Any
 from mmengine.registry import DATASETS as ROOT_DATASETS
 from mmengine.registry import MODELS as ROOT_MODELS
 from mmengine.registry import Registry
+from pydantic import ValidationError
 
 from tespec.core.errors import UserError
 
@@ -113,6 +114,16 @@ def import_files(files: Sequence[Path]) -> None:
             raise
 
 
+def _reason(error: Exception) -> str:
+    """Describe an error in one line, without the file and the line, which are named before."""
+    if isinstance(error, ValidationError):
+        return f"{error.title}: " + ", ".join(
+            f"{'.'.join(map(str, part['loc']))}: {part['msg']}"
+            for part in error.errors(include_url=False)
+        )
+    return error.msg if isinstance(error, SyntaxError) else str(error)
+
+
 @contextmanager
 def _named_errors(source: str | Path) -> Iterator[None]:
     """Raise an error of the imported code as a `UserError` with the line and type of the error."""
@@ -128,5 +139,5 @@ def _named_errors(source: str | Path) -> Iterator[None]:
             lines = [error.lineno]
         where = f"{source}:{lines[-1]}" if lines else source
         raise UserError(
-            where, f"cannot be imported ({type(error).__name__}: {error})", "fix the file"
+            where, f"cannot be imported ({type(error).__name__}: {_reason(error)})", "fix the file"
         ) from error

@@ -30,7 +30,7 @@ MODULES = {
 def room_of(module):
     """Package of a module, "cli" for a `__main__` module; None for the file of `tespec` itself."""
     first, _, rest = module.partition(".")
-    if rest.endswith(".__main__"):
+    if f".{rest}".endswith(".__main__"):
         return "cli"
     return (rest.partition(".")[0] or None) if first == "tespec" else first
 

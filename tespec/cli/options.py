@@ -217,8 +217,10 @@ def check_cell(cell: CellOptions) -> None:
     """Refuse mistakes in the options of a cell before torch is imported, then register methods."""
     task = read_config("tasks", cell.task)
     profile = read_config("profiles", cell.training.profile)
-    complete = task and (cell.method or cell.reference)
-    refuse(not complete, "--method and --task are required (see --list)")
+    has_method = cell.method or cell.reference
+    missing = [name for name, given in (("--method", has_method), ("--task", task)) if not given]
+    verb = "are" if len(missing) > 1 else "is"
+    refuse(bool(missing), f"{' and '.join(missing)} {verb} required (see --list)")
     check_names(cell.plugins, cell.data, method=cell.method, task=task, profile=profile)
     cell_facts(str(task), cell.arch, profile or "paper", cell.finetuning_changes)
     refuse_unknown_changes(cell.pretraining_changes)

@@ -421,7 +421,8 @@ def pretraining_settings(
 def refuse_unknown_changes(changes: Sequence[str]) -> None:
     """Refuse changes of settings that no pre-training has; this needs no torch."""
     for change in changes:
-        merge(known_settings(Pretraining), parse_change(change))
+        known = {k: v for k, v in known_settings(Pretraining).items() if k != "backbone"}
+        merge(known, parse_change(change))
 
 
 def changed_settings(

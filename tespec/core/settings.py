@@ -66,6 +66,8 @@ def merge(base: Facts, layer: Layer, *, strict: bool = True) -> dict[str, Any]:
             groups = [name for name, group in base.items() if isinstance(group, Mapping)]
             paths = [f"{name}.{key}" for name in groups if key in base[name]]
             remedy = f"did you mean {paths[0]!r}?" if paths else suggest(key, base)
+            if source.startswith("--set") and "backbone" in (key, *present_names(key)):
+                remedy = "use --backbone NAME"
             raise UserError(source, f"unknown setting {key!r}", remedy)
         nested = isinstance(value, Mapping) and isinstance(base.get(key), Mapping)
         if nested and "type" not in value and (key != "splits" or source.startswith("--set")):

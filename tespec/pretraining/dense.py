@@ -21,32 +21,32 @@ from tespec.pretraining.views import crop_and_resize
 
 TOKEN = 16  # px; side of a token of the feature pyramid, the unit of masks
 KMEANS_ROUNDS = 10  # model/pretrain_model.py, batch_cosine_KMeans
-IN_CLUSTER = 0.25  # minimum fraction of a token that a cluster fills (model/pretrain_model.py)
+MIN_CLUSTER_FRACTION = 0.25  # of a token that a cluster fills (model/pretrain_model.py)
 # of the pooling: layers, channels of a head, side of the position embedding in tokens
-LAYERS = 2
+POOLING_LAYERS = 2
 HEAD_CHANNELS = 32
-POSITIONS = 6
+POSITION_GRID = 6
 
 
 @torch.no_grad()
 @in_fp32
-def cluster(tokens: Tensor, starts: Tensor) -> Tensor:
+def cluster(tokens: Tensor, initial_centres: Tensor) -> Tensor:
     """Cluster tokens by K-means over their directions.
 
     Args:
         tokens: (N, P, C).
-        starts: (N, K) int64, indices of the tokens that are the initial centres.
+        initial_centres: (N, K) int64, indices of the tokens that are the initial centres.
 
     Returns:
         Memberships (N, K, P) bool; a cluster without tokens stays empty.
     """
     tokens = normalize(tokens, dim=-1)
-    centres = tokens.gather(1, starts.unsqueeze(-1).expand(-1, -1, tokens.shape[-1]))
+    centres = tokens.gather(1, initial_centres.unsqueeze(-1).expand(-1, -1, tokens.shape[-1]))
     # Torch's `one_hot` reads the values, so the CPU would wait for the GPU.
-    numbers = torch.arange(starts.shape[1], device=tokens.device).view(-1, 1)
+    cluster_ids = torch.arange(initial_centres.shape[1], device=tokens.device).view(-1, 1)
     for _ in range(KMEANS_ROUNDS):
         nearest = (normalize(centres, dim=-1) @ tokens.mT).argmax(1, keepdim=True)
-        members = nearest == numbers
+        members = nearest == cluster_ids
         centres = members.to(tokens.dtype) @ tokens
     return members
 
@@ -63,8 +63,8 @@ def random_clusters(maps: Tensor, count: int) -> Tensor:
     """
     height, width = maps.shape[-2:]
     total, local = shard_slice(len(maps))
-    starts = torch.rand(total, height * width).argsort(1)[local, :count]
-    members = cluster(maps.flatten(2).mT, to_device(starts, maps.device))
+    initial_centres = torch.rand(total, height * width).argsort(1)[local, :count]
+    members = cluster(maps.flatten(2).mT, to_device(initial_centres, maps.device))
     return members.unflatten(2, (height, width))
 
 
@@ -79,7 +79,7 @@ def crop_clusters(clusters: Tensor, boxes: Tensor, size: Sequence[int]) -> Tenso
     Returns:
         Memberships (N, K, rows * columns) bool.
     """
-    return crop_and_resize(clusters, boxes, size).flatten(2) > IN_CLUSTER
+    return crop_and_resize(clusters, boxes, size).flatten(2) > MIN_CLUSTER_FRACTION
 
 
 class AttentionPool(nn.Module):
@@ -88,10 +88,10 @@ class AttentionPool(nn.Module):
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.vector = nn.Parameter(torch.empty(1, 1, channels))
-        self.positions = nn.Parameter(torch.empty(1, channels, POSITIONS, POSITIONS))
+        self.positions = nn.Parameter(torch.empty(1, channels, POSITION_GRID, POSITION_GRID))
         nn.init.trunc_normal_(self.vector, std=0.02)
         nn.init.trunc_normal_(self.positions, std=0.02)
-        self.layers = nn.ModuleList(_PoolingLayer(channels) for _ in range(LAYERS))
+        self.layers = nn.ModuleList(_PoolingLayer(channels) for _ in range(POOLING_LAYERS))
         self.norm = nn.LayerNorm(channels, eps=1e-6)
         for module in self.modules():
             if isinstance(module, nn.Linear):
@@ -117,9 +117,9 @@ class AttentionPool(nn.Module):
         count = 1
         if members is not None:
             count = members.shape[1]
-            itself = torch.eye(count, dtype=torch.bool, device=maps.device)
-            itself = itself.expand(len(maps), -1, -1)
-            mask = torch.cat([itself, members], dim=2).unsqueeze(1)  # (N, 1, K, K + h * w)
+            identity = torch.eye(count, dtype=torch.bool, device=maps.device)
+            identity = identity.expand(len(maps), -1, -1)
+            mask = torch.cat([identity, members], dim=2).unsqueeze(1)  # (N, 1, K, K + h * w)
         vectors = self.vector.expand(len(maps), count, -1)
         for layer in self.layers:
             vectors = layer(vectors, tokens, mask)

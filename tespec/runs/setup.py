@@ -55,8 +55,8 @@ class Setup:
     accumulate: Annotated[
         PositiveInt,
         Advanced(
-            help="gradient accumulation steps: less memory, gradients of the full batch, except "
-            f"that {PER_MICRO_BATCH} use one micro-batch at a time"
+            help="gradient accumulation steps: less memory; batch normalisation and contrastive "
+            "losses use one micro-batch"
         ),
     ] = 1
     recompute: Annotated[

@@ -30,27 +30,27 @@ BLOSC = hdf5plugin.Blosc(cname="zstd", clevel=1, shuffle=hdf5plugin.Blosc.SHUFFL
 MVSEC_EPOCH_US = 1_506_118_000_123_456  # event timestamps are in seconds since 1970
 DEPTH_STRIDE, IMAGE_STRIDE = 5, 2  # rendered frames per depth map and per image: 20 and 50 Hz
 DEPTHS_BEFORE = 2  # depth maps with timestamps before the first event, as in the official files
-EMPTY = 7  # index of a depth map without any return
-RANGE = 100.0  # of the lidar, m
+EMPTY_DEPTH_MAP = 7  # index of a depth map without any return
+LIDAR_RANGE = 100.0  # of the lidar, m
 # limits of the lidar's field of view, relative to the image height
-LOWEST_BEAM, HIGHEST_BEAM = 0.95, 0.12
-GAPS = 0.2  # fraction of pixels without a return
-SHIFT = 2  # px by which rectified depth maps are shifted relative to raw ones
+LIDAR_BOTTOM, LIDAR_TOP = 0.95, 0.12
+NO_RETURN_FRACTION = 0.2  # fraction of pixels without a return
+RECT_SHIFT = 2  # px by which rectified depth maps are shifted relative to raw ones
 
 # 40 bytes per box (prophesee-ai/prophesee-automotive-dataset-toolbox, src/io/box_loading.py).
-FIELDS = ("t", "x", "y", "w", "h", "class_id", "track_id", "class_confidence")
-FORMATS = ("<i8", "<f4", "<f4", "<f4", "<f4", "<u4", "<u4", "<f4")
-BOX = np.dtype(list(zip(FIELDS, FORMATS, strict=True)), align=True)
+BOX_FIELDS = ("t", "x", "y", "w", "h", "class_id", "track_id", "class_confidence")
+BOX_FORMATS = ("<i8", "<f4", "<f4", "<f4", "<f4", "<u4", "<u4", "<f4")
+BOX_DTYPE = np.dtype(list(zip(BOX_FIELDS, BOX_FORMATS, strict=True)), align=True)
 MIN_PIXELS = 10  # visible px that an instance needs to get a box
-BEYOND = 3.0  # px by which a box extends past the image border that cuts it off
+BOX_OVERHANG = 3.0  # px by which a box extends past the image border that cuts it off
 SIGN_TRACK = 100_000  # track id of signs, which have no instances
 LABEL_RATES = {"gen1": 4, "1mpx": 60}  # labels per second
 
 OBJECTS = ("car", "truck", "person", "two_wheeler", "street")
 OBJECT_STRIDE = 10  # rendered frames between two from which crops are taken
 # min px of an object's shorter side; context on each side relative to the longer one
-SMALLEST, MARGIN = 12, 0.25
-SIDE = 40  # px of a crop of empty street
+MIN_CROP_SIDE, CROP_MARGIN = 12, 0.25
+STREET_CROP_SIZE = 40  # px of a crop of empty street
 
 # Label of each class of `render`, in their order; of DSEC's, only the 19 of Cityscapes separate sky
 # and terrain.
@@ -221,10 +221,12 @@ def write_mvsec(film: Film, root: Path, recording: SampleRecording) -> None:
         if frame.index % IMAGE_STRIDE == 0:
             images.append(frame.grey)
         if frame.index % DEPTH_STRIDE == 0:
-            has_return = (frame.depth < RANGE) & (rng.random(frame.depth.shape) >= GAPS)
-            has_return[: round(HIGHEST_BEAM * height)] = False
-            has_return[round(LOWEST_BEAM * height) :] = False
-            if len(depths) == EMPTY:
+            has_return = (frame.depth < LIDAR_RANGE) & (
+                rng.random(frame.depth.shape) >= NO_RETURN_FRACTION
+            )
+            has_return[: round(LIDAR_TOP * height)] = False
+            has_return[round(LIDAR_BOTTOM * height) :] = False
+            if len(depths) == EMPTY_DEPTH_MAP:
                 has_return[:] = False
             depths.append(np.where(has_return, frame.depth, np.float32(np.nan)))
 
@@ -245,7 +247,10 @@ def write_mvsec(film: Film, root: Path, recording: SampleRecording) -> None:
     raw = np.stack([depths[0]] * DEPTHS_BEFORE + depths)  # (D, H, W)
     numbers = np.delete(np.arange(-DEPTHS_BEFORE, len(depths) + 1), DEPTHS_BEFORE)
     depth_times = seconds(DEPTH_STRIDE * PERIOD_US * numbers)
-    maps = {"depth_image_raw": raw, "depth_image_rect": np.roll(raw, (SHIFT, SHIFT), (1, 2))}
+    maps = {
+        "depth_image_raw": raw,
+        "depth_image_rect": np.roll(raw, (RECT_SHIFT, RECT_SHIFT), (1, 2)),
+    }
     with h5py.File(root / f"{recording.name}_gt.hdf5", "w") as file:
         for name, values in maps.items():
             put(name, values, chunks=(1, *raw.shape[1:]))
@@ -260,7 +265,7 @@ def frame_boxes(frame: Frame, dataset: str) -> npt.NDArray[np.void]:
         dataset: key of `BOX_NUMBERS`.
 
     Returns:
-        (N,) of dtype `BOX`, ordered by track id.
+        (N,) of dtype `BOX_DTYPE`, ordered by track id.
     """
     boxes = []
     height, width = frame.label.shape
@@ -271,12 +276,12 @@ def frame_boxes(frame: Frame, dataset: str) -> npt.NDArray[np.void]:
         if not numbers or pixels.sum() < MIN_PIXELS:
             continue
         left, top, right, bottom = Image.fromarray(pixels).getbbox() or (0, 0, 0, 0)
-        box_left, box_top = left - BEYOND * (left == 0), top - BEYOND * (top == 0)
-        box_width = right + BEYOND * (right == width) - box_left
-        box_height = bottom + BEYOND * (bottom == height) - box_top
+        box_left, box_top = left - BOX_OVERHANG * (left == 0), top - BOX_OVERHANG * (top == 0)
+        box_width = right + BOX_OVERHANG * (right == width) - box_left
+        box_height = bottom + BOX_OVERHANG * (bottom == height) - box_top
         box = (frame.time_us, box_left, box_top, box_width, box_height, numbers[0], track, 1.0)
         boxes.append(box)
-    return np.array(boxes, BOX)
+    return np.array(boxes, BOX_DTYPE)
 
 
 def write_prophesee(film: Film, root: Path, recording: SampleRecording) -> None:
@@ -291,7 +296,7 @@ def write_prophesee(film: Film, root: Path, recording: SampleRecording) -> None:
     count = int(recording.seconds * rate)
     label_frames = {round(number * FRAME_RATE / rate) for number in range(1, count + 1)}
     parts: list[Events] = []
-    boxes = [np.empty(0, BOX)]
+    boxes = [np.empty(0, BOX_DTYPE)]
     for frame, events in film:
         parts.append(events)
         if frame.index in label_frames:
@@ -300,8 +305,8 @@ def write_prophesee(film: Film, root: Path, recording: SampleRecording) -> None:
     height, width, _ = recording.sensor
     write_dat(path.with_name(f"{path.name}_td.dat"), *concatenate(parts), height, width)
     # Zero the padding between fields, so that equal boxes have equal bytes.
-    stored = np.zeros(sum(map(len, boxes)), BOX)
-    for name in FIELDS:
+    stored = np.zeros(sum(map(len, boxes)), BOX_DTYPE)
+    for name in BOX_FIELDS:
         stored[name] = np.concatenate(boxes)[name]
     np.save(path.with_name(f"{path.name}_bbox.npy"), stored)
 
@@ -321,15 +326,18 @@ def write_objects(film: Film, root: Path, recording: SampleRecording) -> None:
             continue
         crops = []
         for box in frame_boxes(frame, "objects"):
-            if min(box["w"], box["h"]) >= SMALLEST:
-                half = round((0.5 + MARGIN) * max(box["w"], box["h"]))
+            if min(box["w"], box["h"]) >= MIN_CROP_SIDE:
+                half = round((0.5 + CROP_MARGIN) * max(box["w"], box["h"]))
                 left = max(0, int(box["x"] + box["w"] / 2) - half)
                 top = max(0, int(box["y"] + box["h"] / 2) - half)
                 image = frame.grey[top : top + 2 * half, left : left + 2 * half]
                 crops.append((OBJECTS[box["class_id"]], image))
         height, width = frame.grey.shape
-        top, left = int(rng.integers(0, height - SIDE + 1)), int(rng.integers(0, width - SIDE + 1))
-        window = (slice(top, top + SIDE), slice(left, left + SIDE))
+        top, left = (
+            int(rng.integers(0, height - STREET_CROP_SIZE + 1)),
+            int(rng.integers(0, width - STREET_CROP_SIZE + 1)),
+        )
+        window = (slice(top, top + STREET_CROP_SIZE), slice(left, left + STREET_CROP_SIZE))
         if not (frame.instance[window] > 0).any():
             crops.append(("street", frame.grey[window]))
         for name, image in crops:

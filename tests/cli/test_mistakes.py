@@ -26,6 +26,14 @@ RECIPE = {
 }
 MISTAKES = [
     ("run", "--method and --task are required"),
+    ("run --method scratch", "--task is required"),
+    ("run --task ddd17", "--method is required"),
+    (CELL + "--set width=tiny", "unknown setting 'width'; use --backbone NAME"),
+    (CELL + "--set backbone=swin_tiny", "unknown setting 'backbone'; use --backbone NAME"),
+    (
+        "pretrain --method moby --data sample --set width=tiny",
+        "unknown setting 'width'; use --backbone NAME",
+    ),
     ("run --method tespek --task ddd17", "unknown method; did you mean 'tespec'"),
     ("run --method scratch --task ddd71", "--task ddd71: unknown task; did you mean 'ddd17'?"),
     (

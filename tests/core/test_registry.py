@@ -49,6 +49,11 @@ class Untitled(Method):
         ("\n\nimport nothing", r"mine\.py:3: cannot be imported \(ModuleNotFoundError: No module"),
         ("import json\njson.loads('{')", r"mine\.py:2: cannot be imported \(JSONDecodeError: "),
         (
+            "from tespec.core.settings import Pretraining\nPretraining(objective=None)",
+            r"mine\.py:2: cannot be imported \(ValidationError: Pretraining: dataset: Field ",
+        ),
+        ("def broken(:", r"\(SyntaxError: invalid syntax\); fix the file$"),
+        (
             UNTITLED,
             "--method untitled: has no title for its table row; set Untitled.row = TableRow",
         ),

@@ -67,7 +67,7 @@ def cd_word(x, y, t):
     return (t & 63) << 22 | x << 11 | y
 
 
-def ecf_file(path, content, chunk, count, attributes, filters=(ecf.FILTER,)):
+def ecf_file(path, content, chunk, count, attributes, filters=(ecf.ECF_FILTER_ID,)):
     """Write `CD/events` of `count` events from encoded chunks of `chunk` events."""
     with h5py.File(path, "w") as file:
         file.create_group("CD")
@@ -358,7 +358,7 @@ def test_damaged_ecf_is_refused_or_decoded_to_the_end():
         assert len({len(column) for column in events}) == 1
         lengths.add(len(events.t))
     assert 0 in lengths
-    assert max(lengths) <= ecf.LONGEST
+    assert max(lengths) <= ecf.MAX_CHUNK_EVENTS
     for content in (b"", b"\0", chunks[0][:-1], chunks[0] + b"\0", b"\xff" * 99):
         assert len(ecf.decode(content).t) == 0
 
@@ -402,12 +402,12 @@ def shuffled(path):
         1_000,
         1_000,
         {"geometry": "640x480"},
-        (h5py.h5z.FILTER_SHUFFLE, ecf.FILTER),
+        (h5py.h5z.FILTER_SHUFFLE, ecf.ECF_FILTER_ID),
     )
 
 
 def vast_chunk(path):
-    ecf_file(path, [b"\xff" * (ecf.LARGEST + 1)], 10**6, 10**6, {"geometry": "640x480"})
+    ecf_file(path, [b"\xff" * (ecf.MAX_CHUNK_BYTES + 1)], 10**6, 10**6, {"geometry": "640x480"})
 
 
 def written_rows(path, dtype=ROW, **changes):

@@ -1,0 +1,8 @@
+"""`python -m tespec` is the command `tespec`."""
+
+import sys
+
+from tespec.cli.main import main
+
+if __name__ == "__main__":
+    sys.exit(main())
