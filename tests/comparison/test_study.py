@@ -175,14 +175,6 @@ def test_the_page_and_the_tables_name_the_version_of_the_records(records: list[R
     assert f"results version {version}" in README
 
 
-def test_the_readme_has_the_scores_of_the_page() -> None:
-    shown = re.findall(
-        r"^\| ([^|]+?) \| ([\d.]+ ± [\d.]+) \| ([\d.± -]+) \|$", README, re.MULTILINE
-    )
-    scores = {
-        (name, *(text.rpartition(" (")[0] or "-" for text in texts[:3:2]))
-        for name, *texts in rows("Scores and gains")
-    }
-    assert set(shown) == scores
-    (prior,) = re.findall(r"scores (\d+\.\d+), about half", TEXT)
-    assert f"| Label prior | {prior} | - |" in README
+def test_the_readme_says_what_the_gains_say(frame: pd.DataFrame) -> None:
+    assert "no gain over no pre-training is significant there" in " ".join(README.split())
+    assert gains_table(frame, "scratch").data.p_holm.min() > 0.05
