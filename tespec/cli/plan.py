@@ -121,6 +121,11 @@ class Options:
             len(self.gpus) > 1 or 0 in self.gpus,
             "--gpus takes the number of GPUs, as in --gpus 4; CUDA_VISIBLE_DEVICES chooses them",
         )
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        refuse(
+            bool(visible and self.gpus) and len(str(visible).split(",")) < self.gpus[0],
+            "CUDA_VISIBLE_DEVICES lists fewer GPUs than --gpus",
+        )
         refuse(bool(self.slurm and not self.cluster), "--slurm requires --cluster slurm")
         try:
             words = shlex.split(self.run_args)

@@ -28,7 +28,7 @@ from tespec.events.intensity import estimate_high_pass, estimate_intensity
 from tespec.models.backbone import Backbone, BackboneState, detach, reset
 from tespec.models.layers import crop, in_fp32, to_device
 from tespec.pretraining.data import Batch, PretrainData
-from tespec.pretraining.masking import MaskPatch, build_decoder, pixel_maps, random_masks
+from tespec.pretraining.masking import MaskPatch, build_decoder, grid_size, pixel_maps, random_masks
 from tespec.pretraining.method import EventMethod, TableRow
 from tespec.registry import METHODS
 
@@ -173,7 +173,7 @@ class Tespec(EventMethod):
 
     @classmethod
     def from_settings(cls, cfg: TespecSettings, settings: Pretraining, data: PretrainData) -> Self:
-        patches = math.prod(-(-side // cfg.mask.unit) for side in data.size)
+        patches = math.prod(grid_size(data.size, cfg.mask.unit))
         if cfg.mask.ratio and round(cfg.mask.ratio * patches) == 0:
             raise UserError(
                 "objective.mask.ratio",
@@ -211,9 +211,7 @@ class Tespec(EventMethod):
 
     def draw_mask(self, histograms: Tensor) -> Tensor:
         """Draw masks (B, rows, columns) bool for histograms (B, T, 2 * bins, H, W)."""
-        unit = self.cfg.mask.unit
-        rows = -(-histograms.shape[-2] // unit)
-        columns = -(-histograms.shape[-1] // unit)
+        rows, columns = grid_size(histograms.shape[-2:], self.cfg.mask.unit)
         masks = random_masks(len(histograms), rows, columns, self.cfg.mask.ratio)
         return to_device(masks, histograms.device)
 

@@ -89,6 +89,12 @@ def test_mistakes_are_answered_in_one_line_before_anything_runs(
     assert not (tmp_path / "runs").exists()
 
 
+def test_more_gpus_than_are_visible_are_refused(monkeypatch, capsys, places):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
+    assert main(["plan", "demo", "--gpus", "3", *places]) == 2
+    assert "CUDA_VISIBLE_DEVICES lists fewer GPUs than --gpus" in capsys.readouterr().err
+
+
 def test_options_reach_every_run_and_failures_the_user(tmp_path, monkeypatch, capsys, places):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     calls = []
