@@ -19,6 +19,7 @@ def call(script, *arguments):
     return run(lambda: main.call(script.app, [*map(str, arguments)]))
 
 
+@pytest.mark.slow
 def test_both_ways_of_every_stage_agree_and_are_written(tmp_path, capfd):
     path = tmp_path / "speed.json"
     assert call(speed, "--quick", "--json", path) == 0
@@ -88,7 +89,13 @@ def test_without_a_gpu_all_stages_run_from_beginning_to_end(tmp_path):
     assert all(row["seconds"] > 0 for row in rows if row["stage"] == "step")
 
 
-@pytest.mark.parametrize("name", gpu.TRAININGS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in ("ddd17", "gen1", "tespec") else pytest.param(name, marks=pytest.mark.slow)
+        for name in gpu.TRAININGS
+    ],
+)
 def test_the_steps_that_are_compared_do_not_depend_on_random_numbers(name, tiny_world, monkeypatch):
     monkeypatch.setattr(gpu, "make_world", lambda *_, **__: tiny_world)
     loss, gradient = gpu.gradients(name, "fp32", CPU)
