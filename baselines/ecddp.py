@@ -32,7 +32,7 @@ from tespec.core.settings import (
 from tespec.models.event_swin import EventSwin
 from tespec.models.layers import STRIDE, pad_to, padded_size, to_device
 from tespec.pretraining.contrast import momentum_copy, momentum_update, sinkhorn, soft_cross_entropy
-from tespec.pretraining.dense import TOKEN, DenseNetwork, crop_clusters, random_clusters
+from tespec.pretraining.dense import TOKEN_SIZE, DenseNetwork, crop_clusters, random_clusters
 from tespec.pretraining.masking import draw_spread_blocks
 from tespec.pretraining.method import EventMethod, PretrainData, TableRow
 from tespec.pretraining.views import random_crops, random_views
@@ -188,7 +188,7 @@ class Ecddp(EventMethod):
         square = pad_to(square, padded_size(*square.shape[-2:]))
         large, boxes = random_views(square, 2, (cfg.large, cfg.large), LARGE_SCALE)
         small, _ = random_views(square, cfg.local_views, (cfg.small, cfg.small), SMALL_SCALE)
-        masks = draw_spread_blocks(len(square), cfg.large // TOKEN, cfg.mask_ratio, MIN_BLOCK)
+        masks = draw_spread_blocks(len(square), cfg.large // TOKEN_SIZE, cfg.mask_ratio, MIN_BLOCK)
 
         with torch.no_grad():
             square_out = self.teacher(square)  # (N, C, h, w), N = B * T

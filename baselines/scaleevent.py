@@ -19,7 +19,7 @@ from tespec.core.settings import (
 from tespec.models.backbone import Backbone
 from tespec.models.layers import in_fp32, pad_to
 from tespec.pretraining.method import TableRow
-from tespec.pretraining.teacher import STAGE, TOKEN, Teacher, TeacherMethod, TeacherSettings
+from tespec.pretraining.teacher import STAGE, TOKEN_SIZE, Teacher, TeacherMethod, TeacherSettings
 from tespec.registry import METHODS
 
 
@@ -137,7 +137,9 @@ def active_tokens(histograms: Tensor, min_events: int) -> Tensor:
     Returns:
         (B, N, 1) float32, 1 for active tokens, else 0.
     """
-    counts = avg_pool2d(histograms.sum(1, keepdim=True, dtype=torch.float32), TOKEN) * TOKEN**2
+    counts = (
+        avg_pool2d(histograms.sum(1, keepdim=True, dtype=torch.float32), TOKEN_SIZE) * TOKEN_SIZE**2
+    )
     return (counts.round() >= min_events).float().flatten(2).mT
 
 

@@ -17,7 +17,7 @@ from tespec.events import PackedEvents, files
 from tespec.events.histogram import Region
 from tespec.events.readers import resolve_size
 from tespec.events.readers.arrays import load_array
-from tespec.events.readers.hdf5 import AGAIN, dataset, translate_errors
+from tespec.events.readers.hdf5 import COPY_AGAIN, dataset, translate_errors
 from tespec.events.store import MAX_COUNT
 
 # RVT's archives: one HDF5 chunk per window of 50 ms (uzh-rpg/RVT,
@@ -64,7 +64,7 @@ class ArchiveSource:
                 self.file,
                 f"data is {stored.dtype} {stored.shape} "
                 f"instead of uint8 (windows, {2 * BINS}, H, W)",
-                AGAIN,
+                COPY_AGAIN,
             )
         return stored
 
@@ -99,7 +99,7 @@ class ArchiveSource:
         is_readable = times.dtype.kind in "iu" and times.shape in ((count,), (count, 2))
         if not is_readable or (times[1:] <= times[:-1]).any():
             raise UserError(
-                path, f"does not hold {count} increasing times, one for each histogram", AGAIN
+                path, f"does not hold {count} increasing times, one for each histogram", COPY_AGAIN
             )
         windows = times.astype(np.int64)
         if windows.ndim == 1:
@@ -109,7 +109,7 @@ class ArchiveSource:
             raise UserError(
                 path,
                 f"its windows last {lengths.min()} to {lengths.max()} us, not {WINDOW_US}",
-                AGAIN,
+                COPY_AGAIN,
             )
         # Gen1 archives of RVT's public script cover 50 ms of each 125 ms: 60 % of the events are
         # lost.
@@ -136,7 +136,7 @@ class ArchiveSource:
             raise UserError(
                 self.path / WINDOW_OF_FRAME,
                 f"does not hold rising indices of {count} histograms",
-                AGAIN,
+                COPY_AGAIN,
             )
         return index.astype(np.int64)
 
@@ -181,7 +181,7 @@ class ArchiveSource:
             with translate_errors(self.file, "a histogram"):
                 stored = data[index]
             if stored.max() > MAX_COUNT:
-                raise UserError(self.file, f"holds counts above {MAX_COUNT}", AGAIN)
+                raise UserError(self.file, f"holds counts above {MAX_COUNT}", COPY_AGAIN)
             histogram[...] = stored if flip_zoom is None else apply_maps(stored, flip_zoom, 0)
 
 

@@ -20,7 +20,7 @@ from tespec.core.files import regular_file
 from tespec.core.settings import Size
 from tespec.datasets.recording import LabelledRecording, Labels, Subset, spread
 from tespec.events.readers.arrays import load_array
-from tespec.events.readers.hdf5 import AGAIN, part, translate_errors
+from tespec.events.readers.hdf5 import COPY_AGAIN, checked_dataset, translate_errors
 
 MASK, DEPTH, BOXES = "mask", "depth", "boxes"  # kinds of labels
 IGNORE = 255
@@ -64,7 +64,7 @@ def mask_names(path: Path) -> dict[int, str]:
             "keep the folder of the masks whose pixels are class indices",
         )
     if not masks:
-        raise UserError(path, "holds no masks (PNG files whose names end in a number)", AGAIN)
+        raise UserError(path, "holds no masks (PNG files whose names end in a number)", COPY_AGAIN)
     return dict(sorted(masks.items()))
 
 
@@ -92,7 +92,7 @@ class MaskFiles:
                 raw_mode = str(image.tile[0][3])  # for example "L;2"
                 mask = np.asarray(image.convert("L") if mode == "1" else image)
         except DAMAGED_PNG as error:
-            raise UserError(where, "not a readable PNG", AGAIN) from error
+            raise UserError(where, "not a readable PNG", COPY_AGAIN) from error
         if mask.ndim != 2 or mask.dtype != np.uint8:
             raise UserError(
                 where,
@@ -116,7 +116,7 @@ class MaskFiles:
                 return regular_file(self.path / name).read_bytes()
             return _archive(self.path, os.getpid()).read(name)
         except DAMAGED_ZIP as error:
-            raise UserError(f"{self.path}, {name}", "not readable", AGAIN) from error
+            raise UserError(f"{self.path}, {name}", "not readable", COPY_AGAIN) from error
 
 
 @lru_cache(maxsize=32)
@@ -125,7 +125,7 @@ def _archive(path: Path, process: int) -> zipfile.ZipFile:
     try:
         return zipfile.ZipFile(regular_file(path))
     except DAMAGED_ZIP as error:
-        raise UserError(path, "not a readable zip archive", AGAIN) from error
+        raise UserError(path, "not a readable zip archive", COPY_AGAIN) from error
 
 
 @dataclass(frozen=True)
@@ -143,10 +143,10 @@ class DepthMaps:
         """Depth map (H, W) float32 in m, NaN for unknown depth."""
         title = f"map {self.maps[index]} of {self.name}"
         with translate_errors(self.path, title):
-            depth = np.asarray(part(self.path, self.name)[self.maps[index]], np.float32)
+            depth = np.asarray(checked_dataset(self.path, self.name)[self.maps[index]], np.float32)
         is_finite = np.isfinite(depth)
         if (depth[is_finite] < 0).any():
-            raise UserError(self.path, f"{title} has negative depths", AGAIN)
+            raise UserError(self.path, f"{title} has negative depths", COPY_AGAIN)
         return np.where(is_finite & (depth > 0), depth, np.float32(np.nan))
 
     def checksums(self) -> list[int]:
@@ -161,11 +161,11 @@ def read_label_times(path: Path) -> NDArray[np.int64]:
     except FileNotFoundError as error:
         raise UserError(path, "no such file", "copy the times of the masks") from error
     except (ValueError, OverflowError, OSError) as error:
-        raise UserError(path, "must have one integer per line", AGAIN) from error
+        raise UserError(path, "must have one integer per line", COPY_AGAIN) from error
     if not len(times):
-        raise UserError(path, "the file is empty", AGAIN)
+        raise UserError(path, "the file is empty", COPY_AGAIN)
     if (np.diff(times) <= 0).any():
-        raise UserError(path, "its times step back or repeat", AGAIN)
+        raise UserError(path, "its times step back or repeat", COPY_AGAIN)
     return times
 
 

@@ -8,7 +8,7 @@ from tespec.datasets.labels import DEPTH, DepthMaps, label_spacing
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import EventSource
 from tespec.events.histogram import Region
-from tespec.events.readers.hdf5 import AGAIN, dataset, translate_errors
+from tespec.events.readers.hdf5 import COPY_AGAIN, dataset, translate_errors
 from tespec.events.readers.mvsec import SENSOR
 from tespec.registry import DATASETS
 
@@ -78,13 +78,15 @@ class Mvsec(LabelledDataset):
         with translate_errors(truth, name):
             seconds = dataset(truth, name, "f")[()].astype(np.float64)  # since 1970
         if not len(seconds) or not (np.abs(seconds) < LATEST).all():
-            raise UserError(truth, f"{name} is empty or has invalid times", AGAIN)
+            raise UserError(truth, f"{name} is empty or has invalid times", COPY_AGAIN)
         # float64 resolves 0.24 us, so this is exact
         times = np.rint(seconds * 1e6).astype(np.int64)
         if (np.diff(times) <= 0).any():
-            raise UserError(truth, f"the times in {name} step back or repeat", AGAIN)
+            raise UserError(truth, f"the times in {name} step back or repeat", COPY_AGAIN)
         if len(times) != count:
-            raise UserError(truth, f"{DEPTH_MAPS} has {count} maps, but {len(times)} times", AGAIN)
+            raise UserError(
+                truth, f"{DEPTH_MAPS} has {count} maps, but {len(times)} times", COPY_AGAIN
+            )
         begins = times - label_spacing(times)
         maps = np.flatnonzero((begins >= facts.t_first) & (begins <= facts.t_last))
         if not len(maps):

@@ -21,7 +21,7 @@ from tespec.datasets.labels import BOXES, ego_speed_at
 from tespec.datasets.recording import LabelledRecording, downsampled_region
 from tespec.datasets.sources import EventSource, unique_path
 from tespec.datasets.splits import split_folders, split_named
-from tespec.events.readers.arrays import AGAIN, load_array, load_arrays
+from tespec.events.readers.arrays import COPY_AGAIN, load_array, load_arrays
 from tespec.events.store import STORE
 from tespec.registry import DATASETS
 
@@ -100,7 +100,7 @@ def raw_boxes(stored: NDArray[Any], path: Path, known_classes: int) -> RawBoxes:
         (np.diff(t, prepend=0) < 0, "a time before 0 or before the previous box"),
     ):
         if invalid.any():
-            raise UserError(path, f"box {int(np.argmax(invalid))} has {what}", AGAIN)
+            raise UserError(path, f"box {int(np.argmax(invalid))} has {what}", COPY_AGAIN)
     corners = np.concatenate([xywh[:, :2], xywh[:, :2] + xywh[:, 2:]], axis=1)
     return RawBoxes(t, corners, label)
 

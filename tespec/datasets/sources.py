@@ -19,7 +19,7 @@ from tespec.events import PackedEvents, files, open_events, opening
 from tespec.events.cache import FREE_SPACE, cached_store, free_space, remove, require_disk
 from tespec.events.packing import NotWritable, pack, scan
 from tespec.events.readers import Reader
-from tespec.events.readers.hdf5 import AGAIN, dataset, translate_errors
+from tespec.events.readers.hdf5 import COPY_AGAIN, dataset, translate_errors
 from tespec.events.store import HEADER, Facts, header_of, store_of
 
 RECTIFY_MAP = "rectify_map"
@@ -125,7 +125,7 @@ def read_rectification(path: Path, height: int, width: int) -> NDArray[np.int16]
             path,
             f"{RECTIFY_MAP} has the shape {pixels.shape}, not {(height, width, 2)}, "
             "or non-finite values",
-            AGAIN,
+            COPY_AGAIN,
         )
     nearest = np.floor(pixels + 0.5)
     inside = ((nearest >= 0) & (nearest < (width, height))).all(axis=-1, keepdims=True)

@@ -27,7 +27,7 @@ VERSION = 3
 FORMAT = "tespec packed events"
 HEADER, WORDS, INDEX = "header.json", "events.u32", "index.i64"
 STORE = ".store"  # suffix of a store's folder, after the name of the file it was made from
-AGAIN = "pack the recording again, or copy the store again"
+PACK_AGAIN = "pack the recording again, or copy the store again"
 LONGEST_HOURS = 8  # with an index of 0.2 GB; a longer recording has a damaged timestamp
 LATEST = 10**17  # us since 1970: the year 5138; today's time in nanoseconds is a larger number
 MILLISECOND = 1000  # us
@@ -162,7 +162,9 @@ class PackedEvents:
         offsets = index[first : end + 1] - index[first]
         if not _is_sound(words, offsets, self.height, self.width):
             raise UserError(
-                self.path / WORDS, "damaged: events outside of the sensor or out of order", AGAIN
+                self.path / WORDS,
+                "damaged: events outside of the sensor or out of order",
+                PACK_AGAIN,
             )
         return words, offsets, self._first_ms + first
 
@@ -175,7 +177,9 @@ def open_store(folder: Path) -> PackedEvents:
         mapped = partial(_mapped, folder, *((file.st_size, file.st_mtime_ns) for file in states))
         words, index = mapped()
     except (FileNotFoundError, ValueError) as error:
-        raise UserError(folder, f"{WORDS} or {INDEX} is missing or truncated", AGAIN) from error
+        raise UserError(
+            folder, f"{WORDS} or {INDEX} is missing or truncated", PACK_AGAIN
+        ) from error
     except OSError as error:
         raise UserError(
             folder,
@@ -193,7 +197,9 @@ def open_store(folder: Path) -> PackedEvents:
             and (index[1:] >= index[:-1]).all()
         )
     if not matches:
-        raise UserError(folder, f"{HEADER}, {WORDS} and {INDEX} do not match each other", AGAIN)
+        raise UserError(
+            folder, f"{HEADER}, {WORDS} and {INDEX} do not match each other", PACK_AGAIN
+        )
     return PackedEvents(folder, facts, mapped)
 
 
@@ -228,7 +234,7 @@ def header_of(folder: Path) -> dict[str, Any]:
     except (*UNREADABLE, KeyError, TypeError, AttributeError):
         is_valid = False
     if not is_valid:
-        raise UserError(path, f"not a readable header of format version {VERSION}", AGAIN)
+        raise UserError(path, f"not a readable header of format version {VERSION}", PACK_AGAIN)
     return header
 
 
@@ -251,7 +257,7 @@ def verify_store(folder: Path) -> None:
     words, index = open_store(folder)._arrays()
     for name, content in ((WORDS, words.data), (INDEX, index.data)):
         if hashlib.sha256(content).hexdigest() != header_of(folder)["sha256"].get(name):
-            raise UserError(folder / name, "does not match its checksum", AGAIN)
+            raise UserError(folder / name, "does not match its checksum", PACK_AGAIN)
 
 
 @njit(cache=True, nogil=True)

@@ -14,7 +14,7 @@ from tespec.models.backbone import Backbone
 from tespec.models.layers import compute_dtype
 from tespec.registry import BACKBONES
 
-PATCH = 4  # px
+PATCH_SIZE = 4  # px
 WINDOW = 7  # tokens
 # Width of the first stage, and blocks and attention heads per stage.
 VARIANTS = {
@@ -54,7 +54,7 @@ class EventSwin(Backbone):
         self.channels = (width, 2 * width, 4 * width, 8 * width)
         self.swin = SwinTransformer(
             img_size=self.img_size,
-            patch_size=PATCH,
+            patch_size=PATCH_SIZE,
             in_chans=self.in_channels,
             num_classes=0,
             embed_dim=width,
@@ -126,7 +126,7 @@ def window_of(img_size: tuple[int, int], stage: int) -> tuple[int, int]:
     """
     # Not timm's `always_partition`: padding maps of 3x5 tokens to 7x7 makes steps at 160 px 12 to
     # 31 % slower.
-    rows, columns = (min(WINDOW, side // (PATCH << stage)) for side in img_size)
+    rows, columns = (min(WINDOW, side // (PATCH_SIZE << stage)) for side in img_size)
     return rows, columns
 
 

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate, normalize, scaled_dot_product_attention
 
 from tespec.core.distributed import shard_slice
-from tespec.models.event_swin import PATCH, EventSwin
+from tespec.models.event_swin import PATCH_SIZE, EventSwin
 from tespec.models.layers import in_fp32, to_device
 from tespec.pretraining.contrast import PrototypeHead
 from tespec.pretraining.masking import replace_masked
 from tespec.pretraining.views import crop_and_resize
 
-TOKEN = 16  # px; side of a token of the feature pyramid, the unit of masks
+TOKEN_SIZE = 16  # px; side of a token of the feature pyramid, the unit of masks
 KMEANS_ROUNDS = 10  # model/pretrain_model.py, batch_cosine_KMeans
 MIN_CLUSTER_FRACTION = 0.25  # of a token that a cluster fills (model/pretrain_model.py)
 # of the pooling: layers, channels of a head, side of the position embedding in tokens
@@ -46,9 +46,9 @@ def cluster(tokens: Tensor, initial_centres: Tensor) -> Tensor:
     cluster_ids = torch.arange(initial_centres.shape[1], device=tokens.device).view(-1, 1)
     for _ in range(KMEANS_ROUNDS):
         nearest = (normalize(centres, dim=-1) @ tokens.mT).argmax(1, keepdim=True)
-        members = nearest == cluster_ids
-        centres = members.to(tokens.dtype) @ tokens
-    return members
+        cluster_masks = nearest == cluster_ids
+        centres = cluster_masks.to(tokens.dtype) @ tokens
+    return cluster_masks
 
 
 def random_clusters(maps: Tensor, count: int) -> Tensor:
@@ -64,8 +64,8 @@ def random_clusters(maps: Tensor, count: int) -> Tensor:
     height, width = maps.shape[-2:]
     total, local = shard_slice(len(maps))
     initial_centres = torch.rand(total, height * width).argsort(1)[local, :count]
-    members = cluster(maps.flatten(2).mT, to_device(initial_centres, maps.device))
-    return members.unflatten(2, (height, width))
+    cluster_masks = cluster(maps.flatten(2).mT, to_device(initial_centres, maps.device))
+    return cluster_masks.unflatten(2, (height, width))
 
 
 def crop_clusters(clusters: Tensor, boxes: Tensor, size: Sequence[int]) -> Tensor:
@@ -100,12 +100,12 @@ class AttentionPool(nn.Module):
                     nn.init.zeros_(module.bias)
 
     @in_fp32
-    def forward(self, maps: Tensor, members: Tensor | None = None) -> Tensor:
+    def forward(self, maps: Tensor, cluster_masks: Tensor | None = None) -> Tensor:
         """Pool tokens into K vectors of an image.
 
         Args:
             maps: (N, C, h, w).
-            members: (N, K, h * w) bool, True at the tokens to which a vector attends besides
+            cluster_masks: (N, K, h * w) bool, True at the tokens to which a vector attends besides
                 itself; None: a single vector attends to all tokens.
 
         Returns:
@@ -115,11 +115,11 @@ class AttentionPool(nn.Module):
         tokens = (maps + positions).flatten(2).mT  # (N, h * w, C)
         mask = None
         count = 1
-        if members is not None:
-            count = members.shape[1]
+        if cluster_masks is not None:
+            count = cluster_masks.shape[1]
             identity = torch.eye(count, dtype=torch.bool, device=maps.device)
             identity = identity.expand(len(maps), -1, -1)
-            mask = torch.cat([identity, members], dim=2).unsqueeze(1)  # (N, 1, K, K + h * w)
+            mask = torch.cat([identity, cluster_masks], dim=2).unsqueeze(1)  # (N, 1, K, K + h * w)
         vectors = self.vector.expand(len(maps), count, -1)
         for layer in self.layers:
             vectors = layer(vectors, tokens, mask)
@@ -221,7 +221,7 @@ class DenseNetwork(nn.Module):
         """
         tokens = self.backbone.embed_patches(frames.flatten(0, 1)).unflatten(0, frames.shape[:2])
         if mask is not None:
-            side = TOKEN // PATCH
+            side = TOKEN_SIZE // PATCH_SIZE
             patch = self.mask_token.expand(1, side, side, -1).to(tokens.dtype)
             tokens = replace_masked(tokens, mask, patch)
         features, _ = self.backbone.encode(tokens)
@@ -241,11 +241,11 @@ class DenseNetwork(nn.Module):
         """Compute logits (N, prototypes) of images from maps (N, C, h, w)."""
         return self.images(self.pool_image(maps).squeeze(1))
 
-    def context(self, maps: Tensor, members: Tensor) -> Tensor:
+    def context(self, maps: Tensor, cluster_masks: Tensor) -> Tensor:
         """Compute logits (N, K, prototypes) of parts of the images.
 
         Args:
             maps: (N, C, h, w).
-            members: (N, K, h * w) bool, True at the tokens of a part.
+            cluster_masks: (N, K, h * w) bool, True at the tokens of a part.
         """
-        return self.contexts(self.pool_context(maps, members))
+        return self.contexts(self.pool_context(maps, cluster_masks))

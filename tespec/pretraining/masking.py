@@ -17,7 +17,7 @@ from tespec.core.distributed import shard_slice
 from tespec.core.errors import UserError
 from tespec.core.settings import Size
 from tespec.models.backbone import Backbone, BackboneState
-from tespec.models.event_swin import PATCH, WINDOW
+from tespec.models.event_swin import PATCH_SIZE, WINDOW
 from tespec.models.layers import STRIDE, crop, pad_to
 from tespec.registry import MODELS, find_registered
 
@@ -230,8 +230,8 @@ class PatchTokens(nn.Module):
         super().__init__()
         self.laterals = nn.ModuleList()
         for stage in range(0 if features == "all" else 3, 4):
-            finer = max(1, unit // (PATCH << stage))
-            coarser = max(1, (PATCH << stage) // unit)
+            finer = max(1, unit // (PATCH_SIZE << stage))
+            coarser = max(1, (PATCH_SIZE << stage) // unit)
             lateral = nn.Conv2d(channels[stage], width * coarser**2, 1)
             layers = nn.AvgPool2d(finer), lateral, nn.PixelShuffle(coarser)
             self.laterals.append(nn.Sequential(*layers))

@@ -22,7 +22,7 @@ from tespec.pretraining.contrast import pooled
 from tespec.pretraining.method import PairMethod, PretrainData
 from tespec.weights.load import load_backbone
 
-TOKEN = 16  # px; side of a token, the stride of a ViT's patches and of the third stage
+TOKEN_SIZE = 16  # px; side of a token, the stride of a ViT's patches and of the third stage
 STAGE = 2
 # raised for a file that holds no weights, or those of another network
 UNREADABLE = (
@@ -87,7 +87,7 @@ class Teacher(nn.Module):
             padded = pad_to(normalise(images), self.size)
             options = {"norm": True, "intermediates_only": True, "output_fmt": "NCHW"}
             maps = network.forward_intermediates(padded, **options)
-        maps = [features for features in maps if features.shape[-1] * TOKEN == self.size[1]]
+        maps = [features for features in maps if features.shape[-1] * TOKEN_SIZE == self.size[1]]
         if not maps:
             remedy = "choose a ViT with 16 px patches, a Swin or a ResNet"
             raise UserError("objective.teacher", "has no features at stride 16", remedy)

@@ -54,8 +54,8 @@ STREET_CROP_SIZE = 40  # px of a crop of empty street
 
 # Label of each class of `render`, in their order; of DSEC's, only the 19 of Cityscapes separate sky
 # and terrain.
-DDD17_NUMBERS = np.array([0, 0, 3, 1, 1, 1, 1, 2, 2, 3, 4, 4, 5, 5, 5], np.uint8)
-DSEC_NUMBERS = np.array(
+DDD17_LABEL_IDS = np.array([0, 0, 3, 1, 1, 1, 1, 2, 2, 3, 4, 4, 5, 5, 5], np.uint8)
+DSEC_LABEL_IDS = np.array(
     [
         [5, 6, 7, 0, 1, 9, 2, 4, 10, 7, 3, 3, 8, 8, 8],
         [0, 1, 9, 10, 2, 3, 4, 5, 7, 8, 11, 12, 13, 14, 18],
@@ -64,7 +64,7 @@ DSEC_NUMBERS = np.array(
 )
 # An instance with multiple classes gets the first one listed here: a bicycle and its rider are one
 # two-wheeler.
-BOX_NUMBERS = {
+BOX_LABEL_IDS = {
     "gen1": {TRUCK: 0, CAR: 0, PERSON: 1},
     "1mpx": {TWO_WHEELER: 1, RIDER: 1, TRUCK: 3, CAR: 2, PERSON: 0, SIGN: 5},
     "objects": {TWO_WHEELER: 3, RIDER: 3, TRUCK: 1, CAR: 0, PERSON: 2},
@@ -124,7 +124,7 @@ def write_ddd17(film: Film, root: Path, recording: SampleRecording) -> None:
             image = Image.fromarray(frame.grey)
             image.save(folder / "imgs" / f"img_{number}.png", compress_level=1)
             if frame.time_us >= DDD17_FIRST_LABEL_US:
-                mask = Image.fromarray(DDD17_NUMBERS[frame.label[: recording.sensor.label_rows]])
+                mask = Image.fromarray(DDD17_LABEL_IDS[frame.label[: recording.sensor.label_rows]])
                 # A fixed date makes the bytes of a world reproducible.
                 name = f"segmentation_masks/mask_{number}.png"
                 member = zipfile.ZipInfo(name, (2000, 1, 1, 0, 0, 0))
@@ -167,7 +167,7 @@ def write_dsec(film: Film, root: Path, recording: SampleRecording) -> None:
         parts.append(chunk)
         if frame.index % DSEC_STRIDE:
             continue
-        for path, numbers in zip(mask_folders, DSEC_NUMBERS, strict=True):
+        for path, numbers in zip(mask_folders, DSEC_LABEL_IDS, strict=True):
             mask = numbers[frame.label[:label_rows]]
             mask[:, :1] = IGNORE
             Image.fromarray(mask).save(path / f"{len(timestamps):06d}.png")
@@ -262,7 +262,7 @@ def frame_boxes(frame: Frame, dataset: str) -> npt.NDArray[np.void]:
 
     Args:
         frame: frame with instances and classes.
-        dataset: key of `BOX_NUMBERS`.
+        dataset: key of `BOX_LABEL_IDS`.
 
     Returns:
         (N,) of dtype `BOX_DTYPE`, ordered by track id.
@@ -272,7 +272,7 @@ def frame_boxes(frame: Frame, dataset: str) -> npt.NDArray[np.void]:
     for track in [*np.unique(frame.instance[frame.instance > 0]).tolist(), SIGN_TRACK]:
         pixels = frame.label == SIGN if track == SIGN_TRACK else frame.instance == track
         labels = np.unique(frame.label[pixels])
-        numbers = [number for label, number in BOX_NUMBERS[dataset].items() if label in labels]
+        numbers = [number for label, number in BOX_LABEL_IDS[dataset].items() if label in labels]
         if not numbers or pixels.sum() < MIN_PIXELS:
             continue
         left, top, right, bottom = Image.fromarray(pixels).getbbox() or (0, 0, 0, 0)

@@ -15,7 +15,7 @@ from tespec.core.errors import UserError
 from tespec.datasets.folder import find_recordings
 from tespec.events.opening import open_reader
 from tespec.events.readers import hdf5
-from tespec.events.readers.hdf5 import part
+from tespec.events.readers.hdf5 import checked_dataset
 
 SIZE = (48, 64)
 EVENTS = random_events(3_000, height=48, width=64, end=120_000)
@@ -169,7 +169,7 @@ def test_other_filters_are_refused_by_name(tmp_path, codec, name):
         UserError,
         match=f"x is compressed with {name}, but only gzip, LZF, Blosc and .*; .*h5repack",
     ):
-        part(tmp_path / "a.h5", "x")
+        checked_dataset(tmp_path / "a.h5", "x")
 
 
 def test_two_compressions_are_refused(tmp_path):
@@ -182,7 +182,7 @@ def test_two_compressions_are_refused(tmp_path):
             file.id, b"x", h5py.h5t.NATIVE_INT32, h5py.h5s.create_simple((100,)), properties
         )
     with pytest.raises(UserError, match="x is compressed with gzip, zstd, but only"):
-        part(tmp_path / "a.h5", "x")
+        checked_dataset(tmp_path / "a.h5", "x")
 
 
 def blosc_of(content):
@@ -238,7 +238,7 @@ def test_a_chunk_of_another_size_is_not_decoded(tmp_path, codec, damage):
         content = content[damage] if isinstance(content, dict) else content
         times.id.write_direct_chunk((1_000,), content, filter_mask=int(skip))
     if damage == "whole":
-        times = part(path, "t")[:]
+        times = checked_dataset(path, "t")[:]
         assert times[1_000:2_000].tobytes() == WHOLE
         np.testing.assert_array_equal(
             np.delete(times, np.s_[1_000:2_000]), np.delete(EVENTS.t, np.s_[1_000:2_000])
@@ -255,7 +255,7 @@ def test_chunks_of_histograms_are_checked_in_every_dimension(tmp_path):
             "data", data=np.arange(5 * 6 * 7).reshape(5, 6, 7), chunks=(2, 4, 4), compression=1
         )
         data.id.write_direct_chunk((2, 4, 0), zlib.compress(bytes(9)))
-    data = part(tmp_path / "a.h5", "data")
+    data = checked_dataset(tmp_path / "a.h5", "data")
     np.testing.assert_array_equal(
         [data[0], data[1], data[-1]], np.arange(5 * 6 * 7).reshape(5, 6, 7)[[0, 1, 4]]
     )
@@ -308,13 +308,13 @@ def test_columns_are_read_by_their_own_chunks(tmp_path, monkeypatch):
 
 def test_a_forked_process_reads_by_itself_and_a_file_that_changed_is_opened_again(tmp_path):
     path = dsec(tmp_path / "a.h5", *EVENTS)
-    part(path, "events/t")[:1_000]
+    checked_dataset(path, "events/t")[:1_000]
     reader, writer = os.pipe()
     child = os.fork()
     if not child:
-        os.write(writer, part(path, "events/t")[500:].astype("<i8").sum().tobytes())
+        os.write(writer, checked_dataset(path, "events/t")[500:].astype("<i8").sum().tobytes())
         os._exit(0)
-    part(path, "events/t")[100:2_000]
+    checked_dataset(path, "events/t")[100:2_000]
     os.waitpid(child, 0)
     assert np.frombuffer(os.read(reader, 8), np.int64)[0] == EVENTS.t[500:].sum()
     shutil.move(dsec(tmp_path / "b.h5", *(column[:500] for column in EVENTS)), path)

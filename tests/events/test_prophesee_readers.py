@@ -21,7 +21,7 @@ from tespec.events.opening import open_reader
 from tespec.events.readers import dat as dat_format
 from tespec.events.readers import ecf, raw
 from tespec.events.readers.dat import write_dat
-from tespec.events.readers.prophesee import read_header, size_of
+from tespec.events.readers.prophesee import read_header, sensor_size
 
 DATA = Path(__file__).parents[1] / "data"
 SIZE = (48, 64)
@@ -292,7 +292,7 @@ def test_high_words_go_on_at_a_wrap_around_and_step_back_beside_it(
     ],
 )
 def test_the_sensor_in_headers_of_several_recorders(tmp_path, header, size):
-    assert size_of(read_header(evt3(tmp_path / "a.raw", header=header.encode()))[0]) == size
+    assert sensor_size(read_header(evt3(tmp_path / "a.raw", header=header.encode()))[0]) == size
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tespec.sample import recordings_of, render
-from tespec.sample.layouts import DDD17_CLASSES, DDD17_NUMBERS, frame_boxes
+from tespec.sample.layouts import DDD17_CLASSES, DDD17_LABEL_IDS, frame_boxes
 from tespec.sample.render import COS, CX, CZ, HX, HZ, SIN
 from tespec.sample.street import EGO, Street, stop_and_go
 
@@ -96,7 +96,7 @@ def test_every_class_of_ddd17_covers_enough_to_be_learned():
         street = Street(recording.seed, 0.1, recording.night)
         label = street.render(street.camera(*recording.sensor), 5).label
         counts += np.bincount(
-            DDD17_NUMBERS[label[: recording.sensor.label_rows]].ravel(),
+            DDD17_LABEL_IDS[label[: recording.sensor.label_rows]].ravel(),
             minlength=len(DDD17_CLASSES),
         )
     assert (counts / counts.sum()).min() > 0.015

@@ -25,7 +25,7 @@ NONE, LZ4, ZSTD = 0, (1, 2), (3, 4)
 LARGEST_PACKET = 1 << 26
 # Coordinates are int16; read as uint16, negative ones are above 32,767, which is off every sensor.
 EVENT = np.dtype([("t", "<i8"), ("x", "<u2"), ("y", "<u2"), ("on", "u1"), ("padding", "V3")])
-AGAIN = "copy it again"
+COPY_AGAIN = "copy it again"
 DAMAGED = (ValueError, RuntimeError, MemoryError, ElementTree.ParseError, zstandard.ZstdError)
 
 
@@ -67,7 +67,7 @@ def open_recording(path: Path, sensor: Size | None = None, default: Size | None 
         start, count = _vector(header, fields[2])
         streams = _event_streams(header[start : start + count].decode())
     except DAMAGED as error:
-        raise UserError(path, "its header is damaged", AGAIN) from error
+        raise UserError(path, "its header is damaged", COPY_AGAIN) from error
     if compression not in (NONE, *LZ4, *ZSTD):
         raise UserError(
             path, f"has the unknown compression method {compression}", "use LZ4, ZSTD or none"
@@ -95,7 +95,7 @@ def open_recording(path: Path, sensor: Size | None = None, default: Size | None 
                     yield _decode(file.read(length), compression)
                 except DAMAGED as error:
                     raise UserError(
-                        path, f"the packet at byte {position} is damaged ({error})", AGAIN
+                        path, f"the packet at byte {position} is damaged ({error})", COPY_AGAIN
                     ) from error
 
     # about 4 bytes per compressed event
@@ -131,7 +131,7 @@ def _find_packets(path: Path, begin: int, end: int) -> dict[int, list[tuple[int,
                 raise UserError(
                     path,
                     f"truncated or damaged: a packet of {length} bytes at byte {position}",
-                    AGAIN,
+                    COPY_AGAIN,
                 )
             packets.setdefault(stream, []).append((position + 8, length))
             position += 8 + length

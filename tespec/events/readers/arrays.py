@@ -36,7 +36,7 @@ LARGEST_ARRAY = 1 << 30  # bytes of an array in memory; a recording is read in c
 WHOLE_SECONDS = 1000  # float times that span this or more, all whole numbers, cannot be in seconds
 LATEST_US = 1e17  # since 1970: the year 5138
 COARSEST_US = 1000  # resolution of float times; the shortest bins last 3000 us
-AGAIN = "copy it again"
+COPY_AGAIN = "copy it again"
 NAMES = {"x": "x", "y": "y", "p": "p", "pol": "p", "polarity": "p", "on": "p"}
 NAMES |= dict.fromkeys(("t", "ts", "time", "timestamp", "timestamps"), "t")
 # in units that the name of a column of times may end with
@@ -84,7 +84,7 @@ def _refuse_damaged(path: Path, names: Sequence[str] = ()) -> Iterator[None]:
         ) from error
     except DAMAGED_ARCHIVE as error:
         what = f"not a readable {path.suffix.lower()} file" if path.exists() else "no such file"
-        raise UserError(path, what, AGAIN) from error
+        raise UserError(path, what, COPY_AGAIN) from error
 
 
 @contextmanager
@@ -281,7 +281,7 @@ def _as_microseconds(path: Path, t: NDArray[Any], unit: float | None) -> NDArray
         raise UserError(
             path,
             f"has invalid times of up to {largest * scale:,.3g} us",
-            f"{AGAIN}, or write its times as integers in microseconds",
+            f"{COPY_AGAIN}, or write its times as integers in microseconds",
         )
     if floats and unit is None and np.ptp(t) >= WHOLE_SECONDS and (t == np.rint(t)).all():
         raise UserError(

@@ -44,7 +44,7 @@ def layout_of(path: Path) -> Layout | None:
     Columns at the file's root are events only if it has all four.
     """
     for layout in LAYOUTS:
-        exist = [hdf5.holds(path, name) for name in layout.names]
+        exist = [hdf5.has_datasets(path, name) for name in layout.names]
         if all(exist) or (any(exist) and layout.names[0] != "x"):
             return layout
     return None
@@ -67,12 +67,14 @@ def open_recording(path: Path, sensor: Size | None = None, default: Size | None 
     if layout is None:
         raise UserError(path, "has no columns of events", "save x, y, t, p as .npz")
     named = None
-    if layout.size and all(hdf5.holds(path, name) for name in layout.size):
+    if layout.size and all(hdf5.has_datasets(path, name) for name in layout.size):
         with hdf5.translate_errors(path, "the size of the sensor"):
-            sides = np.concatenate([np.ravel(hdf5.part(path, name)[()]) for name in layout.size])
+            sides = np.concatenate(
+                [np.ravel(hdf5.checked_dataset(path, name)[()]) for name in layout.size]
+            )
             width, height = map(int, sides)
         named = height, width
-    dtype = hdf5.part(path, layout.names[2]).dtype
+    dtype = hdf5.checked_dataset(path, layout.names[2]).dtype
     if dtype.kind not in layout.times:
         unit = "seconds as floats" if layout.times == "f" else "microseconds as integers"
         raise UserError(
@@ -100,7 +102,7 @@ def read_columns(
     lengths = [len(hdf5.dataset(path, name, kind)) for name, kind in kinds]
     if len(set(lengths)) > 1:
         raise UserError(
-            path, f"its columns x, y, t, p have different lengths {lengths}", hdf5.AGAIN
+            path, f"its columns x, y, t, p have different lengths {lengths}", hdf5.COPY_AGAIN
         )
 
     def chunks() -> Iterator[Events]:

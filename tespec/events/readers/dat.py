@@ -13,7 +13,7 @@ from tespec.core.errors import UserError
 from tespec.core.files import atomic_write
 from tespec.core.settings import Size
 from tespec.events.readers import Column, Events, Reader, check_events, read_rows, resolve_size
-from tespec.events.readers.prophesee import BLOCK, number_of, read_header, size_of
+from tespec.events.readers.prophesee import BLOCK, number_of, read_header, sensor_size
 
 # event types that hold x, y, polarity (prophesee-automotive-dataset-toolbox, dat_events_tools.py)
 TYPES = (0, 12)
@@ -46,7 +46,7 @@ def open_recording(path: Path, sensor: Size | None = None, default: Size | None 
             f"has the unsupported format version {version}",
             f"give a file of version {VERSION}",
         )
-    size = resolve_size(path, sensor, size_of(fields), default)
+    size = resolve_size(path, sensor, sensor_size(fields), default)
     kind = np.fromfile(path, np.uint8, 2, offset=start)
     if len(kind) < 2 or kind[0] not in TYPES or kind[1] != RECORD.itemsize:
         event_type = "missing" if len(kind) < 2 else f"{kind[0]} of {kind[1]} bytes"

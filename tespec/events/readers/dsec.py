@@ -16,8 +16,8 @@ def reads(path: Path) -> bool:
     """Whether an HDF5 file has events and DSEC's offset or index of their times."""
     return (
         path.suffix.lower() in hdf5.SUFFIXES
-        and hdf5.holds(path, *hdf5.COLUMNS)
-        and hdf5.holds(path, OFFSET, INDEX)
+        and hdf5.has_datasets(path, *hdf5.COLUMNS)
+        and hdf5.has_datasets(path, OFFSET, INDEX)
     )
 
 
@@ -33,5 +33,5 @@ def open_recording(path: Path, sensor: Size | None = None, default: Size | None 
     with hdf5.translate_errors(path, OFFSET):
         offset = int(hdf5.dataset(path, OFFSET, "iu", 0)[()])
     if abs(offset) > LARGEST_OFFSET:
-        raise UserError(path, f"{OFFSET} is out of range: {offset}", hdf5.AGAIN)
+        raise UserError(path, f"{OFFSET} is out of range: {offset}", hdf5.COPY_AGAIN)
     return read_columns(path, hdf5.COLUMNS, "iub", size, offset)

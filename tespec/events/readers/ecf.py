@@ -13,15 +13,15 @@ from tespec.core.errors import UserError
 from tespec.core.settings import Size
 from tespec.events.readers import Events, Reader, resolve_size
 from tespec.events.readers.hdf5 import (
-    AGAIN,
+    COPY_AGAIN,
     SUFFIXES,
-    holds,
+    checked_dataset,
+    has_datasets,
     open_file,
-    part,
     read_slices,
     translate_errors,
 )
-from tespec.events.readers.prophesee import size_of
+from tespec.events.readers.prophesee import sensor_size
 
 EVENTS = "CD/events"
 COLUMNS = {"x": np.dtype("<u2"), "y": np.dtype("<u2"), "p": np.dtype("<i2"), "t": np.dtype("<i8")}
@@ -34,15 +34,15 @@ DAMAGED = 1 << 40  # position after a damaged part of a chunk, beyond the end of
 
 def reads(path: Path) -> bool:
     """Whether an HDF5 file has Prophesee's events."""
-    return path.suffix.lower() in SUFFIXES and holds(path, EVENTS)
+    return path.suffix.lower() in SUFFIXES and has_datasets(path, EVENTS)
 
 
 def open_recording(path: Path, sensor: Size | None = None, default: Size | None = None) -> Reader:
     """Open an HDF5 recording of Prophesee's software.
 
     `CD/events` are rows of x, y, p and t in us, in chunks encoded with ECF, or with a filter that
-    `part` allows. The sensor's size is in an attribute of the file or of the group `CD`, named as
-    in the header of a `.raw` file.
+    `checked_dataset` allows. The sensor's size is in an attribute of the file or of the group `CD`,
+    named as in the header of a `.raw` file.
 
     Args:
         path: the file.
@@ -50,7 +50,7 @@ def open_recording(path: Path, sensor: Size | None = None, default: Size | None 
         default: (height, width) in px if nothing else names it, see `resolve_size`.
     """
     with translate_errors(path, EVENTS):
-        events = part(path, EVENTS, ECF_FILTER_ID)
+        events = checked_dataset(path, EVENTS, ECF_FILTER_ID)
         columns = {name: events.dtype[name] for name in events.dtype.names or ()}
         attributes = {**open_file(path)["CD"].attrs, **open_file(path).attrs}
         fields = {
@@ -61,9 +61,9 @@ def open_recording(path: Path, sensor: Size | None = None, default: Size | None 
         raise UserError(
             path,
             f"{EVENTS} is {events.dtype} of shape {events.shape}, not rows of x, y, p, t",
-            AGAIN,
+            COPY_AGAIN,
         )
-    size = resolve_size(path, sensor, size_of(fields), default)
+    size = resolve_size(path, sensor, sensor_size(fields), default)
     is_encoded = [number for number, _ in events.encoding] == [ECF_FILTER_ID]
     read = _read_encoded if is_encoded else _read_rows
     return Reader(path, *size, len(events), lambda: read(path))
@@ -72,12 +72,12 @@ def open_recording(path: Path, sensor: Size | None = None, default: Size | None 
 def _read_rows(path: Path) -> Iterator[Events]:
     for (rows,) in read_slices(path, EVENTS):
         if len(rows) and not 0 <= rows["p"].min() <= rows["p"].max() <= 1:
-            raise UserError(path, f"{EVENTS} has polarities other than 0 and 1", AGAIN)
+            raise UserError(path, f"{EVENTS} has polarities other than 0 and 1", COPY_AGAIN)
         yield Events(rows["x"], rows["y"], rows["t"], rows["p"].astype(np.uint8))
 
 
 def _read_encoded(path: Path) -> Iterator[Events]:
-    events = part(path, EVENTS, ECF_FILTER_ID)
+    events = checked_dataset(path, EVENTS, ECF_FILTER_ID)
     for begin in range(0, len(events), events.chunks[0]):
         count = min(events.chunks[0], len(events) - begin)
         with translate_errors(path, EVENTS):
@@ -88,7 +88,7 @@ def _read_encoded(path: Path) -> Iterator[Events]:
         decoded = decode(chunk)
         if filter_mask or len(decoded.t) < count:  # the last chunk may have more events
             raise UserError(
-                path, f"events {begin:,} to {begin + count:,} of {EVENTS} are damaged", AGAIN
+                path, f"events {begin:,} to {begin + count:,} of {EVENTS} are damaged", COPY_AGAIN
             )
         yield Events(decoded.x[:count], decoded.y[:count], decoded.t[:count], decoded.p[:count])
 

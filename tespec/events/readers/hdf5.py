@@ -38,7 +38,7 @@ DAMAGED = (
     zlib.error,
     zstandard.ZstdError,
 )
-AGAIN = "copy it again"
+COPY_AGAIN = "copy it again"
 
 # Filters by their registered number. Official files are compressed with Blosc (DSEC, RVT) and LZF
 # (M3ED, e2calib), files that users write with gzip and Zstandard. Plugins of other filters crash or
@@ -79,7 +79,7 @@ def open_file(path: Path) -> h5py.File:
     try:
         return _open_file(path, _state(path))
     except DAMAGED as error:
-        raise UserError(path, "incomplete or unreadable HDF5 file", AGAIN) from error
+        raise UserError(path, "incomplete or unreadable HDF5 file", COPY_AGAIN) from error
 
 
 @contextmanager
@@ -93,10 +93,10 @@ def translate_errors(path: Path, what: str) -> Iterator[None]:
     try:
         yield
     except DAMAGED as error:
-        raise UserError(path, f"{what} cannot be read", AGAIN) from error
+        raise UserError(path, f"{what} cannot be read", COPY_AGAIN) from error
 
 
-def holds(path: Path, *names: str) -> bool:
+def has_datasets(path: Path, *names: str) -> bool:
     """Whether an HDF5 file has any of these datasets or groups, even behind a damaged link."""
     file = open_file(path)
     try:
@@ -149,14 +149,14 @@ class Dataset(h5py.Dataset):
             selected = range(selected, selected + 1)
         if len(selected) * self.row_bytes > LARGEST_READ:
             raise UserError(
-                self.path, f"{self.name[1:]} has the implausible shape {self.shape}", AGAIN
+                self.path, f"{self.name[1:]} has the implausible shape {self.shape}", COPY_AGAIN
             )
         if self.encoding and selected:
             step = self.chunks[0]
             chunks = self.stored[selected.start // step : -(-selected.stop // step)]
             for chunk in chunks[chunks["at"] >= 0].tolist():
                 if self._decoded_size(*chunk) != self.chunk_bytes:
-                    raise UserError(self.path, f"a chunk of {self.name[1:]} is damaged", AGAIN)
+                    raise UserError(self.path, f"a chunk of {self.name[1:]} is damaged", COPY_AGAIN)
             chunks["at"] = -1
         return super().__getitem__(rows)
 
@@ -211,7 +211,7 @@ def _lzf_size(content):  # type: ignore[no-untyped-def]
     return size if position == len(content) else -1
 
 
-def part(path: Path, name: str, codec: int | None = None) -> Dataset:
+def checked_dataset(path: Path, name: str, codec: int | None = None) -> Dataset:
     """Return a dataset of a file, to be read in slices.
 
     Args:
@@ -258,7 +258,7 @@ def _check_heaps(path: Path, stored: Dataset) -> None:
             content = file.read(max(0, end - begin))
             heaps = re.finditer(b"GCOL", content)
             if not all(_is_sound_heap(content, heap.start()) for heap in heaps):
-                raise UserError(path, "its global heap is damaged", AGAIN)
+                raise UserError(path, "its global heap is damaged", COPY_AGAIN)
 
 
 def _is_sound_heap(content: bytes, start: int) -> bool:
@@ -307,7 +307,9 @@ def _check_chunks(path: Path, name: str, stored: Dataset) -> None:
     else:
         count, expected = int(stored.id.get_storage_size() > 0), int(stored.size > 0)
     if count < expected:
-        raise UserError(path, f"{name} is incomplete ({count:,} of {expected:,} chunks)", AGAIN)
+        raise UserError(
+            path, f"{name} is incomplete ({count:,} of {expected:,} chunks)", COPY_AGAIN
+        )
 
 
 def dataset(path: Path, name: str, kinds: str, dimensions: int = 1) -> Dataset:
@@ -320,15 +322,15 @@ def dataset(path: Path, name: str, kinds: str, dimensions: int = 1) -> Dataset:
         dimensions: number of axes.
 
     Raises:
-        UserError: the type differs, or the dataset cannot be read; see `part`.
+        UserError: the type differs, or the dataset cannot be read; see `checked_dataset`.
     """
-    stored = part(path, name)
+    stored = checked_dataset(path, name)
     if stored.dtype.kind not in kinds or stored.ndim != dimensions:
         expected = {"f": "float", "u": "unsigned integer"}.get(kinds, "integer")
         raise UserError(
             path,
             f"{name} is {stored.dtype} of shape {stored.shape}, not {dimensions}-D {expected}",
-            AGAIN,
+            COPY_AGAIN,
         )
     return stored
 
@@ -338,7 +340,7 @@ def read_slices(path: Path, *names: str) -> Iterator[list[NDArray[Any]]]:
 
     Chunks are decoded at most twice.
     """
-    columns = [_read_column(path, part(path, name)) for name in names]
+    columns = [_read_column(path, checked_dataset(path, name)) for name in names]
     yield from map(list, zip(*columns, strict=True))
 
 

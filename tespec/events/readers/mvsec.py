@@ -7,7 +7,7 @@ from tespec.core.errors import UserError
 from tespec.core.settings import Size
 from tespec.events.readers import Events, Reader, resolve_size
 from tespec.events.readers.arrays import as_events
-from tespec.events.readers.hdf5 import AGAIN, SUFFIXES, dataset, holds, read_slices
+from tespec.events.readers.hdf5 import COPY_AGAIN, SUFFIXES, dataset, has_datasets, read_slices
 
 EVENTS = "davis/left/events"
 SENSOR = (260, 346)  # (height, width) in px
@@ -15,7 +15,7 @@ SENSOR = (260, 346)  # (height, width) in px
 
 def reads(path: Path) -> bool:
     """Whether an HDF5 file has MVSEC's events of the left camera."""
-    return path.suffix.lower() in SUFFIXES and holds(path, EVENTS)
+    return path.suffix.lower() in SUFFIXES and has_datasets(path, EVENTS)
 
 
 def open_recording(path: Path, sensor: Size | None = None, default: Size | None = None) -> Reader:
@@ -28,7 +28,7 @@ def open_recording(path: Path, sensor: Size | None = None, default: Size | None 
     """
     shape = dataset(path, EVENTS, "f", 2).shape
     if shape[1] != 4:
-        raise UserError(path, f"{EVENTS} has the shape {shape} instead of (events, 4)", AGAIN)
+        raise UserError(path, f"{EVENTS} has the shape {shape} instead of (events, 4)", COPY_AGAIN)
     size = resolve_size(path, sensor, default=default or SENSOR)
 
     def chunks() -> Iterator[Events]:

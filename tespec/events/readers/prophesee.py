@@ -72,7 +72,7 @@ def system_id(fields: Mapping[str, str]) -> int | None:
     return int(number) if re.fullmatch(r"[0-9]{1,9}", number) else -1
 
 
-def size_of(fields: Mapping[str, str]) -> Size | None:
+def sensor_size(fields: Mapping[str, str]) -> Size | None:
     """Return the sensor's (height, width) in px by a header's size or system id, or None."""
     # Recorders write the size in three notations; later ones replace earlier ones.
     formats = f"{SYSTEMS.get(system_id(fields))};{fields.get('format')}"

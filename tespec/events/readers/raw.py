@@ -20,7 +20,7 @@ from tespec.events.readers.prophesee import (
     SYSTEMS,
     number_of,
     read_header,
-    size_of,
+    sensor_size,
     system_id,
 )
 
@@ -66,7 +66,7 @@ def open_recording(path: Path, sensor: Size | None = None, default: Size | None 
     if encoding not in WORDS:
         problem = f"the unsupported encoding {encoding!r}" if encoding else "no encoding"
         raise UserError(path, f"its header has {problem}", "give an EVT2, EVT2.1 or EVT3 recording")
-    size = resolve_size(path, sensor, size_of(fields), default)
+    size = resolve_size(path, sensor, sensor_size(fields), default)
     dtype = np.dtype(WORDS[encoding])
     count = number_of(path, start, dtype.itemsize)
     decode = _decode_evt3 if encoding == "EVT3" else _decode_evt2

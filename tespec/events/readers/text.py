@@ -20,7 +20,7 @@ import pandas as pd
 from tespec.core.errors import UserError
 from tespec.core.settings import Size
 from tespec.events.readers import OFF_SENSOR, Events, Reader, resolve_size, rises
-from tespec.events.readers.arrays import AGAIN, as_events, find_columns
+from tespec.events.readers.arrays import COPY_AGAIN, as_events, find_columns
 
 SUFFIXES = (".csv", ".txt")
 HEAD = 1 << 14  # bytes at the start of a file, by which its layout is recognised
@@ -71,7 +71,7 @@ def open_recording(path: Path, sensor: Size | None = None, default: Size | None 
                         path, *(table[column].to_numpy() for column in columns), unit=unit
                     )
         except DAMAGED as error:
-            raise UserError(path, f"has a line that is no event ({error})", AGAIN) from error
+            raise UserError(path, f"has a line that is no event ({error})", COPY_AGAIN) from error
 
     return Reader(path, *size, count, chunks)
 
