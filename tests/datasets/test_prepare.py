@@ -20,7 +20,7 @@ from tespec.datasets.recording import fingerprint
 from tespec.datasets.sources import EventSource, pack_missing
 from tespec.events import open_events
 from tespec.events.readers.dat import write_dat
-from tespec.events.store import COPY_AGAIN, header_of, store_of, verify_store
+from tespec.events.store import PACK_AGAIN, header_of, store_of, verify_store
 
 
 def recording(path, count=20_000, seed=0):
@@ -180,7 +180,7 @@ def test_check_compares_every_byte_of_a_store_and_of_what_it_was_made_from(tmp_p
     words[len(words) // 2] ^= 1 << 21  # a polarity
     words.tofile(store_of(path) / "events.u32")
     (problem,) = problems(list(check(EventFolder(path))))
-    assert problem == f"{store_of(path) / 'events.u32'}: does not match its checksum; {COPY_AGAIN}"
+    assert problem == f"{store_of(path) / 'events.u32'}: does not match its checksum; {PACK_AGAIN}"
 
 
 def test_preparing_what_is_packed_already_changes_nothing_nor_does_losing_the_original(
