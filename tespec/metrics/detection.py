@@ -112,6 +112,29 @@ def group_boxes(
     return GroupedBoxes(corners, top.score, ends, ends[::frames])
 
 
+@njit(cache=True, nogil=True)
+def sample_precision(matched, count):  # type: ignore[no-untyped-def]
+    """Sample the best precision at each of `RECALLS` or above.
+
+    Args:
+        matched: (K, P) bool, whether boxes, by decreasing score, have a match at K thresholds.
+        count: number of boxes of the ground truth.
+
+    Returns:
+        Precision (K, 101) float64; 0 beyond the highest recall.
+    """
+    samples = np.zeros((len(matched), len(RECALLS)))
+    for k in range(len(matched)):
+        true_positives = matched[k].cumsum()
+        best = true_positives / (np.arange(1, len(true_positives) + 1) + EPS)
+        for i in range(len(best) - 2, -1, -1):
+            best[i] = max(best[i], best[i + 1])
+        for j, index in enumerate(np.searchsorted(true_positives / count, RECALLS)):
+            if index < len(best):
+                samples[k, j] = best[index]
+    return samples
+
+
 def average_precision(truth: GroupedBoxes, predicted: GroupedBoxes) -> NDArray[np.float64]:
     """Compute average precision as in pycocotools: all areas, 101 recall points.
 
@@ -127,13 +150,8 @@ def average_precision(truth: GroupedBoxes, predicted: GroupedBoxes) -> NDArray[n
     for label in np.flatnonzero(counts):
         of_class = slice(*predicted.class_ends[label : label + 2])
         order = np.argsort(-predicted.score[of_class], kind="stable")  # equal scores by frame
-        for k, matched in enumerate(hits[:, of_class]):  # one at a time, for less memory
-            true_positives = matched[order].cumsum()
-            precision = true_positives / (np.arange(1, len(order) + 1) + EPS)
-            # the best precision at this recall or above; 0 beyond the highest recall
-            best = np.append(np.maximum.accumulate(precision[::-1])[::-1], 0.0)
-            indices = np.searchsorted(true_positives / counts[label], RECALLS)
-            average[label, k] = best[indices].mean()
+        matched = hits[:, of_class][:, order]  # (10, P)
+        average[label] = sample_precision(matched, counts[label]).mean(axis=1)
     return average
 
 
