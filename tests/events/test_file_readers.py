@@ -680,3 +680,11 @@ def test_bad_files_are_refused(tmp_path, name):
     path = tmp_path / f"recording ü {name}"
     make(path)
     assert_refused(path, message, None if path.suffix == ".aedat4" else SIZE)
+
+
+def test_a_short_line_is_refused_and_not_taken_for_a_file_without_events(tmp_path):
+    path = tmp_path / "drive.csv"
+    path.write_text("x,y,p,t_us\n1,2,1,10\n3,4\n5,6,0,30\n")
+    assert text.reads(path)
+    with pytest.raises(UserError, match=r"drive\.csv"):
+        list(open_reader(path, (8, 8)).chunks())

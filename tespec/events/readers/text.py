@@ -140,9 +140,10 @@ def _find_layout(
         raise ValueError("its columns have no names")
     xytp, unit = named_columns
     columns = [order.index(name) for name in xytp]
-    are_integers = {re.fullmatch(r"-?\d+", _split(row)[columns[2]]) is not None for row in rows}
-    if unit is None and len(are_integers) == 2:
-        raise ValueError("integer and decimal times are mixed")
+    if unit is None:
+        times = [_split(row)[columns[2]] for row in rows]
+        if len({re.fullmatch(r"-?\d+", time) is not None for time in times}) == 2:
+            raise ValueError("integer and decimal times are mixed")
     if not names:
         x, y, t, _ = as_events(path, *(table[column].to_numpy() for column in columns))
         if max(x.max(), y.max()) == OFF_SENSOR or not rises(t):
