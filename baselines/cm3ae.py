@@ -176,7 +176,7 @@ class Cm3ae(PairMethod):
             state: unused.
 
         Returns:
-            "loss", the weighted sum of the four others, and "found", the accuracy of the contrast.
+            "loss", the weighted sum of the four others, and "accuracy", that of the contrast.
         """
         cfg = self.cfg
         unit = cfg.mask.unit
@@ -217,7 +217,7 @@ class Cm3ae(PairMethod):
             "loss_events": loss_events,
             "loss_fused": loss_fused,
             "loss_contrast": loss_contrast,
-            "found": accuracy,
+            "accuracy": accuracy,
         }, None
 
     def _masks(self, histograms: Tensor) -> list[Tensor]:

@@ -86,7 +86,7 @@ class Cpc(EventMethod):
             state: recurrent state of the backbone.
 
         Returns:
-            "loss", and "found", the accuracy of the matches; and the next state.
+            "loss", and "accuracy", the accuracy of the matches; and the next state.
         """
         histograms = batch["histograms"]
         lanes, segments = histograms.shape[:2]
@@ -103,4 +103,4 @@ class Cpc(EventMethod):
             result = info_nce(queries[drawn], keys[drawn], self.cfg.temperature)
             results.append(torch.stack(result))
         loss, accuracy = torch.stack(results).mean(0)
-        return {"loss": loss, "found": accuracy}, detach(state)
+        return {"loss": loss, "accuracy": accuracy}, detach(state)

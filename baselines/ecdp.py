@@ -174,7 +174,7 @@ class Ecdp(TeacherMethod):
             state: unused.
 
         Returns:
-            "loss", the weighted sum of the three others, and "found", the accuracy with which
+            "loss", the weighted sum of the three others, and "accuracy", the accuracy with which
             events are matched to their image.
         """
         cfg = self.cfg
@@ -202,7 +202,7 @@ class Ecdp(TeacherMethod):
             "loss_views": loss_views,
             "loss_contrast": loss_contrast,
             "loss_alignment": loss_alignment,
-            "found": accuracy,
+            "accuracy": accuracy,
         }, None
 
     def after_step(self, progress: float) -> None:

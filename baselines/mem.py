@@ -172,7 +172,7 @@ class Mem(EventMethod):
             state: recurrent state of the backbone.
 
         Returns:
-            "loss", the mean cross-entropy over masked patches, "found", the accuracy, and the
+            "loss", the mean cross-entropy over masked patches, "accuracy", the accuracy, and the
             "perplexity" of the batch's tokens; and the next state.
         """
         cfg = self.cfg
@@ -205,7 +205,7 @@ class Mem(EventMethod):
         counts = all_reduce_sum(usage(tokens, tokenizer.tokens))
         losses = {
             "loss": global_mean(error, len(positions)),
-            "found": global_mean(correct, len(positions)),
+            "accuracy": global_mean(correct, len(positions)),
             "perplexity": perplexity(counts),
         }
         return losses, detach(state)

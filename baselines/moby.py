@@ -148,7 +148,7 @@ class Moby(ImageMethod):
             state: unused.
 
         Returns:
-            "loss", the sum over both directions, and "found", the accuracy of the matches.
+            "loss", the sum over both directions, and "accuracy", the accuracy of the matches.
         """
         x_a, x_b = normalise(batch["views"]).split(1, dim=1)  # (B, 1, C, H, W) float32
         query_a = self._query(x_a)  # (B, D)
@@ -160,7 +160,7 @@ class Moby(ImageMethod):
         loss_ba, accuracy_ba = info_nce(query_b, key_a, self.cfg.temperature, queue_a)
         if self.training:
             self._enqueue(torch.stack([all_gather_rows(key_a), all_gather_rows(key_b)]))
-        return {"loss": loss_ab + loss_ba, "found": (accuracy_ab + accuracy_ba) / 2}, None
+        return {"loss": loss_ab + loss_ba, "accuracy": (accuracy_ab + accuracy_ba) / 2}, None
 
     def _query(self, x: Tensor) -> Tensor:
         features = global_avg_pool(self.backbone, x, self.norm)

@@ -27,7 +27,7 @@ from tespec.core.errors import UserError
 from tespec.core.paths import RESULTS, RUNS
 from tespec.core.progress import log
 from tespec.plan import jobs as plans
-from tespec.plan.execute import Task, make_executor, run_all
+from tespec.plan.execute import PlannedRun, make_executor, run_all
 from tespec.plan.jobs import PRETRAINING, SAMPLE, Job, Plan
 from tespec.registry import register_methods
 from tespec.runs.setup import Advanced, NonNegativeInt, PositiveInt
@@ -305,7 +305,7 @@ def run_jobs(plan: Plan, jobs: Sequence[Job], results: Path, options: Options) -
         return ["-m", "tespec.cli", *words, *folders, *threads]
 
     tasks = [
-        Task(job.name, partial(arguments, job), job.upstream.name if job.upstream else "")
+        PlannedRun(job.name, partial(arguments, job), job.upstream.name if job.upstream else "")
         for job in jobs
     ]
     logs = options.runs / "logs" / plan.name

@@ -101,7 +101,7 @@ def tables(
         if shown is None:
             unmeasured.append(table.name)
         else:
-            print_table(shown, whole=bool(only or gains))
+            print_table(shown, all_columns=bool(only or gains))
     if unmeasured:
         names = ", ".join(unmeasured)
         print(f"No results for {names} (--only NAME shows the paper's numbers)")

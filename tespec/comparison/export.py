@@ -170,12 +170,12 @@ def to_html(table: Table) -> str:
     return style.to_html() + notes
 
 
-def print_table(table: Table, *, whole: bool = False) -> None:
+def print_table(table: Table, *, all_columns: bool = False) -> None:
     """Print a table as wide as the terminal.
 
     Args:
         table: table to print.
-        whole: print all columns, in parts that fit; otherwise only as many as fit, those of the
+        all_columns: print all columns, in parts that fit; otherwise those that fit, of the
             main metric first.
     """
     from rich.console import Console
@@ -185,11 +185,11 @@ def print_table(table: Table, *, whole: bool = False) -> None:
     console = Console(highlight=False)
     console.width = console.width if console.is_terminal else WIDEST
     order = list(table.cells.columns)
-    if not whole:
+    if not all_columns:
         order.sort(key=lambda column: table.main not in _header(column))
     grid = _grid(table._replace(cells=table.cells[order], bold=table.bold[order]))
     parts = list(_parts(grid, console.width))
-    for columns in parts if whole else parts[:1]:
+    for columns in parts if all_columns else parts[:1]:
         printed = RichTable(
             title=Text(one_line(table.title)), title_justify="left", title_style="bold", box=None
         )
@@ -203,7 +203,7 @@ def print_table(table: Table, *, whole: bool = False) -> None:
                 printed.add_row()
             printed.add_row(*texts)
         console.print(printed)
-    hidden = 0 if whole else sum(len(columns) - grid.labels for columns in parts[1:])
+    hidden = 0 if all_columns else sum(len(columns) - grid.labels for columns in parts[1:])
     if hidden:
         console.print(
             f"columns not shown: {hidden} (`tables --only {table.name}` shows all)", style="dim"

@@ -155,7 +155,7 @@ class Packing(NamedTuple):
 def pack_missing(
     sources: Iterable[object],
     *,
-    beside: bool = False,
+    in_place: bool = False,
     processes: int = 1,
     skip_damaged: bool | None = None,
 ) -> list[UserError]:
@@ -166,7 +166,7 @@ def pack_missing(
 
     Args:
         sources: sources of recordings; those other than `EventSource` are ignored.
-        beside: write stores next to their recordings instead of into the cache, and replace those
+        in_place: write stores next to their recordings instead of into the cache, and replace those
             of other versions.
         processes: number of recordings that are packed concurrently.
         skip_damaged: leave out unreadable recordings; None: refuse them, and the user has no such
@@ -182,7 +182,7 @@ def pack_missing(
     with progress("looking for packed recordings", "recordings") as advance:
         for number, source in enumerate(event_sources, start=1):
             try:
-                missing += _missing(source, beside)
+                missing += _missing(source, in_place)
             except UserError as error:
                 left_out.append(raise_or_leave_out(error, skip_damaged, len(event_sources)))
             advance(number, len(event_sources), source.path.name)
@@ -190,14 +190,14 @@ def pack_missing(
         return left_out
     folder = missing[0].store.parent
     total = sum(packing.events for packing in missing)
-    if beside:
+    if in_place:
         require_disk(folder, total, "free disk space")
     else:
         free_space(total)
     done = 0
     with ExitStack() as stack:
         advance = stack.enter_context(
-            progress("packing" if beside else f"packing into {folder}", "events")
+            progress("packing" if in_place else f"packing into {folder}", "events")
         )
 
         def report(count: int, name: str) -> None:
@@ -214,7 +214,7 @@ def pack_missing(
             if isinstance(failure, NotWritable):
                 # The store could not be written; no recording is damaged.
                 raise UserError(
-                    failure.where, failure.what, failure.remedy if beside else FREE_SPACE
+                    failure.where, failure.what, failure.remedy if in_place else FREE_SPACE
                 )
             if failure is not None:
                 left_out.append(raise_or_leave_out(failure, skip_damaged, len(event_sources)))
@@ -235,19 +235,19 @@ def raise_or_leave_out(error: UserError, skip_damaged: bool | None, recordings: 
     raise UserError(error.where, error.what, error.remedy + offered) from error
 
 
-def _missing(source: EventSource, beside: bool) -> list[Packing]:
+def _missing(source: EventSource, in_place: bool) -> list[Packing]:
     """List the packing that a recording needs: none if it has a store."""
     store = store_of(source.path)
     try:
         events = opening.find_events(source.path, source.sensor, source.default)
-        if isinstance(events, PackedEvents) and (events.path == store or not beside):
+        if isinstance(events, PackedEvents) and (events.path == store or not in_place):
             return []
     except UserError:
-        # With `beside`, a store that is damaged or of another version is replaced.
-        if not (beside and files.has_original_files(source.path)):
+        # With `in_place`, a store that is damaged or of another version is replaced.
+        if not (in_place and files.has_original_files(source.path)):
             raise
     reader = opening.open_reader(source.path, source.sensor, source.default)
-    return [Packing(source, store if beside else cached_store(reader), reader.events)]
+    return [Packing(source, store if in_place else cached_store(reader), reader.events)]
 
 
 def _pack(

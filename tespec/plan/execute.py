@@ -25,7 +25,7 @@ PATIENCE = 120.0  # s for a stopped process to write its checkpoint
 A_WEEK = 7 * 24 * 60  # min; submitit's default time limit is five minutes
 
 
-class Task(NamedTuple):
+class PlannedRun(NamedTuple):
     """A task that has not started."""
 
     name: str
@@ -36,7 +36,7 @@ class Task(NamedTuple):
 class Running(NamedTuple):
     """A started task."""
 
-    task: Task
+    task: PlannedRun
     process: Any
     log_file: Path
     slot: str  # index of its GPU, "" for none
@@ -44,7 +44,10 @@ class Running(NamedTuple):
 
 
 def run_all(
-    tasks: Sequence[Task], logs: Path, slots: Sequence[str], executor: AutoExecutor | None = None
+    tasks: Sequence[PlannedRun],
+    logs: Path,
+    slots: Sequence[str],
+    executor: AutoExecutor | None = None,
 ) -> dict[str, str]:
     """Run all tasks, earlier ones first.
 
@@ -115,7 +118,7 @@ def _stop(running: Sequence[Running]) -> None:
 
 
 def _start(
-    task: Task, log_file: Path, slot: str, concurrent: int, executor: AutoExecutor | None
+    task: PlannedRun, log_file: Path, slot: str, concurrent: int, executor: AutoExecutor | None
 ) -> Running:
     # Without a buffer, stdout and stderr keep their order, and an error is the last line of the
     # log.

@@ -147,7 +147,7 @@ def test_latex_compiles(odd, tmp_path):
 @pytest.mark.parametrize("whole", [False, True])
 def test_a_terminal_shows_what_fits(odd, capsys, monkeypatch, whole):
     monkeypatch.setattr("tespec.comparison.export.WIDEST", 100)
-    print_table(odd, whole=whole)
+    print_table(odd, all_columns=whole)
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= 100
     assert "62.774" in text

@@ -33,7 +33,7 @@ def prepare(dataset, **how):
     """Pack recordings next to their files, as `data prepare` does."""
     pack_missing(
         [files.source for split in dataset.splits for files in dataset.files(split)],
-        beside=True,
+        in_place=True,
         **how,
     )
 
@@ -111,7 +111,7 @@ def test_damaged_folders_of_ddd17_are_skipped_and_stores_that_cannot_be_written_
     times[-1] = 1 << 62
     times.tofile(first / "events.dat.t")
     pack = partial(
-        pack_missing, [EventSource(first), EventSource(second)], beside=True, processes=processes
+        pack_missing, [EventSource(first), EventSource(second)], in_place=True, processes=processes
     )
     assert [left_out.where for left_out in pack(skip_damaged=True)] == [str(first)]
     shutil.rmtree(second / "events.store")
@@ -142,12 +142,12 @@ def test_a_store_of_another_version_is_refused_and_replaced(tmp_path):
 
 def test_another_sensor_size_is_packed_again_and_refused_until_then(tmp_path):
     path = dat(tmp_path / "a.dat", [(3, 2, 1, 1)], header="% Version 2\n")
-    pack_missing([EventSource(path, (96, 128))], beside=True)
+    pack_missing([EventSource(path, (96, 128))], in_place=True)
     (tmp_path / "dataset.json").write_text('{"sensor": {"width": 64, "height": 48}}')
     remedy = "remove the store and prepare the recording again"
     refused = rf"a\.dat\.store: was made .* or for another sensor size; {remedy}"
     assert_refused(path, refused)
-    pack_missing([EventSource(path)], beside=True)
+    pack_missing([EventSource(path)], in_place=True)
     assert (open_events(path).height, open_events(path).width) == (48, 64)
     with pytest.raises(UserError, match=refused):
         open_events(path, (96, 128))
@@ -160,7 +160,7 @@ def test_another_sensor_size_is_packed_again_and_refused_until_then(tmp_path):
 
 def test_a_damaged_store_whose_recording_is_gone_is_named(tmp_path):
     path = recording(tmp_path / "a.dat")
-    pack_missing([EventSource(path)], beside=True)
+    pack_missing([EventSource(path)], in_place=True)
     path.unlink()
     (store_of(path) / "header.json").write_text('{"version": 1}')
     assert_refused(path, r"header\.json: not a readable header .* or copy the store again")
@@ -204,5 +204,5 @@ def test_a_packed_recording_of_another_sensor_than_its_data_set_s_opens_again(tm
         for name, number in zip("xytp", (3, 2, 5, 1), strict=True)
     }
     path = write_h5(tmp_path / "events.h5", events | {"t_offset": 0, "ms_to_idx": np.array([0, 1])})
-    pack_missing([EventSource(path, (720, 1280))], beside=True)
+    pack_missing([EventSource(path, (720, 1280))], in_place=True)
     assert (open_events(path).height, open_events(path).width) == (720, 1280)

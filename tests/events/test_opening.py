@@ -227,7 +227,7 @@ def test_a_device_is_refused_and_pipes_in_folders_are_no_recordings(tmp_path):
 def test_a_store_beside_the_recording_is_read_in_its_place(without_data, tmp_path, kind):
     path = FORMATS[kind](tmp_path)
     pack_missing([EventSource(path)])
-    pack_missing([EventSource(path)], beside=True)
+    pack_missing([EventSource(path)], in_place=True)
     assert list((tmp_path / "cache" / "stores").iterdir()) == []
     assert open_events(path).path == store_of(path)
     file = path if path.is_file() else path / "events.dat.t"

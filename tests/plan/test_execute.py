@@ -12,7 +12,7 @@ import pytest
 
 from tespec.core.errors import UserError
 from tespec.core.paths import REPOSITORY
-from tespec.plan.execute import Command, Task, make_executor, run_all
+from tespec.plan.execute import Command, PlannedRun, make_executor, run_all
 
 
 def task(folder, name, code, needs=""):
@@ -20,7 +20,7 @@ def task(folder, name, code, needs=""):
         "-c",
         f"from pathlib import Path; import os, time; folder = Path({str(folder)!r}); {code}",
     ]
-    return Task(name, lambda: arguments, needs)
+    return PlannedRun(name, lambda: arguments, needs)
 
 
 def test_tasks_wait_for_the_one_they_need(tmp_path, capsys):
@@ -44,7 +44,7 @@ def test_a_failed_task_takes_only_those_with_it_that_need_it(tmp_path, cluster):
     tasks = [
         task(tmp_path, "failing", "print('at it'); raise SystemExit('error: the disk is full')"),
         task(tmp_path, "waiting", "(folder / 'never').touch()", "failing"),
-        Task("refused", Mock(side_effect=UserError("weights", "are gone", "see the log"))),
+        PlannedRun("refused", Mock(side_effect=UserError("weights", "are gone", "see the log"))),
         task(tmp_path, "other", "(folder / 'b').touch()"),
         task(tmp_path, "after", "(folder / 'b').rename(folder / 'c')", "other"),
     ]
@@ -69,7 +69,7 @@ import signal, sys
 from pathlib import Path
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup has it ignored, a background shell SIGINT
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from tespec.plan.execute import Task, run_all
+from tespec.plan.execute import PlannedRun, run_all
 code = '''
 import os, signal, sys, time
 from pathlib import Path
@@ -83,7 +83,7 @@ if (folder / "saved").exists():
 (folder / "pid").write_text(str(os.getpid()))
 time.sleep(300)
 '''
-task = Task("long", lambda: ["-c", code, sys.argv[1]])
+task = PlannedRun("long", lambda: ["-c", code, sys.argv[1]])
 sys.exit(bool(run_all([task], Path(sys.argv[1]) / "logs", [""])))
 """
 

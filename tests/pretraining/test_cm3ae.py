@@ -67,7 +67,7 @@ def test_each_loss_sees_what_it_may_see():
         after = losses_of(model, given | other)
         assert {name for name in before if after[name] != before[name]} - {
             "loss",
-            "found",
+            "accuracy",
         } == changed
 
 
