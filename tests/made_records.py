@@ -1,26 +1,31 @@
+from dataclasses import fields
 from typing import Any
 
-from tespec.comparison.records import CHOICES, Record, new_record
+from tespec.comparison.cell import Cell
+from tespec.comparison.records import Record, new_record
 
-CHOSEN: dict[str, Any] = {
+CELL: dict[str, Any] = {
     "kind": "evaluation",
-    "method": "scratch",
-    "method_version": 1,
-    "plugin": "",
     "task": "ddd17",
-    "task_version": 1,
-    "arch": "recurrent",
+    "data": "sample",
     "profile": "sample",
-    "split": "test",
-    "seed": 0,
-    "overrides": {},
-    "data_fingerprint": "0123456789ab",
-    "start_sha256": "",
+    "backbone": "swin_tiny",
 }
+CELL_FIELDS = {field.name for field in fields(Cell)}
 SCORES = {
     name: {"title": title, "better": "higher", "unit": "%"}
     for name, title in (("miou", "mIoU ↑"), ("mean_class_acc", "mAcc ↑"))
 }
+
+
+def cell(method: str = "scratch", arch: str = "recurrent", **changes: Any) -> Cell:
+    """Cell of an evaluation on the sample world; `changes` replace its fields."""
+    return Cell(**{**CELL, "method": method, "arch": arch, **changes})
+
+
+def pretraining(method: str = "tespec", arch: str = "recurrent", **changes: Any) -> Cell:
+    """Cell of a pre-training on the sample world; `changes` replace its fields."""
+    return cell(method, arch, **{"kind": "pretraining", "task": "1mpx", **changes})
 
 
 def record(
@@ -31,17 +36,13 @@ def record(
     title: str = "",
     **changes: Any,
 ) -> Record:
-    """Record of a run on the sample world; `changes` replace its choices and fields."""
-    chosen = CHOSEN | {"method": method, "arch": arch, "seed": seed}
-    fields: dict[str, Any] = {
-        "facts": {
-            "title": title or method.title(),
-            "group": "Mine",
-            "backbone": "Swin-T/7",
-            "pretraining_data": "-",
-        },
-        "config": {"label_fraction": 1.0},
-        "data": "sample",
+    """Record of a run on the sample world; `changes` replace fields of its cell and its own."""
+    of_cell = {name: value for name, value in changes.items() if name in CELL_FIELDS}
+    values: dict[str, Any] = {
+        "seed": seed,
+        "data_fingerprint": "0123456789ab",
+        "facts": {"title": title or method.title(), "group": "Mine"},
+        "config": {},
         "scores": SCORES,
         "metrics": {"miou": miou, "mean_class_acc": None if miou is None else miou + 10},
         "recordings": {"dir1": {"miou": miou}},
@@ -50,7 +51,5 @@ def record(
         "environment": {"device": "cpu", "cpu": "A", "threads": 1, "packages": {"torch": "2.13.0"}},
         "time": {"train": 12.5},
     }
-    chosen |= {name: value for name, value in changes.items() if name in CHOICES}
-    return new_record(
-        chosen, **(fields | {name: value for name, value in changes.items() if name not in CHOICES})
-    )
+    others = {name: value for name, value in changes.items() if name not in CELL_FIELDS}
+    return new_record(cell=cell(method, arch, **of_cell), **(values | others))

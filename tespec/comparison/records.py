@@ -1,8 +1,9 @@
 """Records of results: one JSON file per run with its provenance, named before the run."""
 
+from __future__ import annotations
+
+import glob
 import gzip
-import hashlib
-import inspect
 import json
 import os
 import platform
@@ -16,25 +17,56 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic_core import to_jsonable_python
 
 import tespec
+from tespec.comparison.cell import Cell, differences, name_prefix, run_name
 from tespec.core.errors import UserError
 from tespec.core.files import atomic_write, regular_file, write_all
 from tespec.core.paths import REPOSITORY, RESULTS
-from tespec.core.renamed import renamed
 from tespec.metrics import Score
 
-# Incremented by hand when the same choices yield different numbers, as golden tests (tests/golden)
-# detect. Results of different versions never share a column of a table.
-RESULTS_VERSION = 3
 ARCHIVE = "records.jsonl.gz"  # finished records in one file, one per line
 
 # Losses that gradient accumulation computes on one micro-batch at a time, not on the full batch.
 PER_MICRO_BATCH = "batch normalisation, Dice, contrastive losses and their queues"
 
 PACKAGES = ("tespec", "baselines")
+REMEDY = "remove it, or run again with --overwrite"
 Numbers = dict[str, float | None]  # None: the number was not finite
+
+
+class Weights(BaseModel):
+    """Weights of a record: the initial ones, or those that a pre-training saved; and more facts."""
+
+    model_config = ConfigDict(frozen=True, allow_inf_nan=False, extra="allow")
+
+    source: str = ""  # name of the file
+    sha256: str = ""
+    data_fingerprint: str = ""  # of the data that the initial weights learned from
+
+
+class Environment(BaseModel):
+    """Versions and machine of a run, and more facts."""
+
+    model_config = Weights.model_config
+
+    tespec: str = ""
+    revision: str = ""
+    modified: bool | None = None  # whether the sources differ from the revision
+    python: str = ""
+    packages: dict[str, str] = {}
+    device: str = ""
+    cpu: str = ""
+    threads: int | None = None
+
+    @property
+    def machine(self) -> str:
+        """GPU, or CPU and number of threads."""
+        if self.device not in ("", "cpu"):
+            return self.device
+        return f"{self.cpu}, {self.threads or '?'} threads"
 
 
 class Record(BaseModel):
@@ -42,31 +74,18 @@ class Record(BaseModel):
 
     model_config = ConfigDict(frozen=True, allow_inf_nan=False, extra="forbid")
 
-    format: Literal[4] = 4  # version of the file format
-    results_version: int = Field(ge=1)
-    name: str  # of the file and of the run's folder
-    id: str  # hash of `CHOICES`, see `identity`
-    kind: Literal["evaluation", "pretraining", "probe", "reference"]  # of the run
-    method: str
-    method_version: int = 1
-    plugin: str = ""  # hash of the files outside the package that the run uses; "" for none
-    # title, group, backbone, pretraining_data, citation and others, for the method's table row
-    facts: dict[str, Any]
-    task: str
-    task_version: int = 1
-    arch: Literal["recurrent", "feedforward"]
-    profile: str
-    split: Literal["test", "val"] = "test"
+    format: Literal[5] = 5  # version of the file format
+    name: str  # of the file and of the run's folder, see `run_name`
+    cell: Cell
     seed: int
-    variant: str = ""  # ablation row of the run, such as "masking: 25%"; "" for none
-    overrides: dict[str, Any] = {}  # settings changed by the user, by dotted name
-    config: dict[str, Any]  # all settings
-    data: str
+    # which pre-training the run starts from: its seed, or the hash of an own file of weights
+    pretraining: int | str | None = None
     data_fingerprint: str
     # of the initial backbone weights; of a pre-training, of its upstream checkpoint, or ""
     start_sha256: str = ""
-    # origin of the weights; `recipe` holds the settings of their pre-training
-    weights: dict[str, Any] = {}
+    facts: dict[str, str]  # `TableRow` of the method
+    config: dict[str, Any]  # all settings
+    weights: Weights = Weights()
     protocol: dict[str, str] = {}  # how the scores are computed
     scores: dict[str, Score] = {}  # the first is the main one
     metrics: Numbers  # overall numbers
@@ -76,48 +95,37 @@ class Record(BaseModel):
     classes: Numbers = {}  # score per class
     command: str
     written: datetime
-    environment: dict[str, Any]  # versions, git revision, CPU, device, threads
+    environment: Environment
     time: dict[str, float]  # durations in s
     # Trained parameters of the backbone and of the rest, in millions, and time of one window in ms;
     # see `runs.train`.
     cost: dict[str, float] = {}
     curve: list[dict[str, float]] = []  # mean losses over intervals of steps
 
-    @model_validator(mode="before")
-    @classmethod
-    def _with_present_names(cls, fields: Any) -> Any:
-        return renamed(fields) if isinstance(fields, dict) else fields
+    @model_validator(mode="after")
+    def _check_name(self) -> Record:
+        name = run_name(self.cell, self.seed, self.data_fingerprint, self.start_sha256)
+        if self.name != name:
+            raise ValueError(f"its content belongs to {name}")
+        return self
+
+    @property
+    def key(self) -> tuple[Cell, int, int | str | None]:
+        """Cell, seed and pre-training: two records with equal keys answer the same question."""
+        return self.cell, self.seed, self.pretraining
 
 
-# Choices of the user, which determine the id. Code, machine and library versions are provenance.
-CHOICES = (
-    *("kind", "method", "method_version", "plugin", "task", "task_version", "arch", "profile"),
-    *("split", "seed", "overrides", "data_fingerprint", "start_sha256"),
-)
-
-
-def identity(choices: Mapping[str, Any]) -> str:
-    """Hash the values of `CHOICES` to the first twelve hexadecimal digits of their SHA-256."""
-    chosen = {name: choices[name] for name in CHOICES}
-    text = json.dumps(chosen, sort_keys=True, allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
-def record_name(choices: Mapping[str, Any]) -> str:
-    """Name of a record and of its run folder."""
-    words = (choices[name] for name in ("kind", "method", "task", "arch"))
-    return f"{'-'.join(words)}-s{choices['seed']}-{identity(choices)}"
-
-
-def new_record(choices: Mapping[str, Any], **fields: Any) -> Record:
-    """Create the record of a run that has just finished; `fields` are the other fields."""
+def new_record(*, cell: Cell, seed: int, data_fingerprint: str, **fields: Any) -> Record:
+    """Create the record of a run that has just finished, from all fields but name and date."""
+    start_sha256 = fields.get("start_sha256", "")
     fields |= {
-        "name": record_name(choices),
-        "id": identity(choices),
-        "results_version": RESULTS_VERSION,
+        "name": run_name(cell, seed, data_fingerprint, start_sha256),
+        "cell": cell,
+        "seed": seed,
+        "data_fingerprint": data_fingerprint,
         "written": datetime.now(timezone.utc).replace(microsecond=0),
     }
-    return _validated(json.dumps({**choices, **fields}, default=str), fields["name"])
+    return _validated(json.dumps(to_jsonable_python(fields, fallback=str)), fields["name"])
 
 
 def write_record(record: Record, results: Path) -> Path:
@@ -146,82 +154,63 @@ def find_record(results: Path, name: str) -> Record | None:
         The record; None if it does not exist.
 
     Raises:
-        UserError: the file is not a record.
+        UserError: the file is not the record of this name.
     """
     path = results / "runs" / f"{name}.json"
     if path.is_file():
-        texts = _texts(path)
-    else:
-        texts = [text for text in _texts(results / ARCHIVE) if f'"name":"{name}"' in text[0]]
-    return _validated(*texts[0]) if texts else None
+        return _read_record(path)
+    archive = results / ARCHIVE
+    lines = _read_lines(archive) if archive.is_file() else []
+    texts = [line for line in lines if f'"name":"{name}"' in line]
+    return _validated(texts[0], archive) if texts else None
 
 
 def read_records(results: Path) -> tuple[list[Record], list[str]]:
     """Read all records of a results folder.
 
-    Records are in `runs/*.json` and `records.jsonl.gz`; of an id that is in both, the JSON file is
+    Records are in `runs/*.json` and `records.jsonl.gz`; of a name that is in both, the JSON file is
     used.
 
     Returns:
-        Records by name, and one line for each invalid record or file.
+        Records by name, and one line for each file or line that is not a record.
 
     Raises:
-        UserError: the folder is not a results folder, or two JSON files have the same id.
+        UserError: the folder is not a results folder.
     """
     require_results_folder(results)
-    records: dict[str, tuple[Record, Path]] = {}
+    records: dict[str, Record] = {}
     problems: list[str] = []
-    for path in (*sorted((results / "runs").glob("*.json")), results / ARCHIVE):
+    for path in sorted((results / "runs").glob("*.json")):
         try:
-            texts = _texts(path)
+            records[path.stem] = _read_record(path)
         except UserError as error:
             problems.append(str(error))
-            continue
-        for text in texts:
-            try:
-                record = _validated(*text)
-            except UserError as error:
-                problems.append(str(error))
-                continue
-            _, first = records.setdefault(record.id, (record, path))
-            if first != path and path.name != ARCHIVE:
-                raise UserError(path, f"holds the same result as {first}", "remove one of them")
-    valid = [record for record, _ in records.values()]
-    return sorted(valid, key=lambda record: record.name), problems
+    archive = results / ARCHIVE
+    try:
+        lines = _read_lines(archive) if archive.exists() else []
+    except UserError as error:
+        return _by_name(records), [*problems, str(error)]
+    for number, line in enumerate(lines, start=1):
+        try:
+            record = _validated(line, f"{archive}, line {number}")
+        except UserError as error:
+            problems.append(str(error))
+        else:
+            records.setdefault(record.name, record)
+    return _by_name(records), problems
 
 
-def similar_records(results: Path, choices: Mapping[str, Any]) -> list[Record]:
+def similar_records(results: Path, cell: Cell, seed: int) -> list[Record]:
     """Find the records in `runs/` with the same kind, method, task, architecture and seed.
 
-    Args:
-        results: results folder.
-        choices: of a run, the values of `CHOICES`.
-
     Returns:
-        Records, those with the fewest differing choices first.
+        Records, those whose cells differ from `cell` in the fewest facts first.
     """
-    pattern = f"{record_name(choices).removesuffix(identity(choices))}*.json"
     similar = []
-    for path in sorted((results / "runs").glob(pattern)):
+    for path in sorted((results / "runs").glob(f"{glob.escape(name_prefix(cell, seed))}*.json")):
         with suppress(UserError):
-            similar.append(_validated(*_texts(path)[0]))
-    return sorted(similar, key=lambda record: len(differing(record, choices)))
-
-
-def differing(record: Record, choices: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Compare a record with the choices of another run.
-
-    Args:
-        record: of a finished run.
-        choices: of the other run, the values of `CHOICES`.
-
-    Returns:
-        The record's value and the other one, by name of the choices and overrides that differ.
-    """
-    old = _flat(record.model_dump(include=set(CHOICES)))
-    new = _flat(choices)
-    keys = [key for key in {**old, **new} if old.get(key) != new.get(key)]
-    return {key: (old.get(key), new.get(key)) for key in keys}
+            similar.append(_read_record(path))
+    return sorted(similar, key=lambda record: len(differences(record.cell, cell)))
 
 
 def require_results_folder(results: Path) -> None:
@@ -277,41 +266,27 @@ def environment(device: str = "") -> dict[str, Any]:
     }
 
 
-def plugin_sha256(kinds: Iterable[type], files: Iterable[Path] = ()) -> str:
-    """Hash the files outside the package that a run uses.
-
-    Args:
-        kinds: classes of the run, whose files are hashed if they are outside the package.
-        files: config files of the user.
-
-    Returns:
-        Twelve hexadecimal digits; "" without such files.
-    """
-    sources = {
-        Path(inspect.getfile(kind))
-        for kind in kinds
-        if kind.__module__.partition(".")[0] not in PACKAGES
-    }
-    contents = sorted(path.read_bytes() for path in {*sources, *files})
-    return hashlib.sha256(b"\0".join(contents)).hexdigest()[:12] if contents else ""
+def _by_name(records: Mapping[str, Record]) -> list[Record]:
+    return [records[name] for name in sorted(records)]
 
 
-def _flat(choices: Mapping[str, Any]) -> dict[str, Any]:
-    others = {name: choices[name] for name in CHOICES if name != "overrides"}
-    return others | {f"--set {key}": value for key, value in choices["overrides"].items()}
-
-
-def _texts(path: Path) -> list[tuple[str, str]]:
-    """Return (text, location) of each record in a file or an archive, which need not exist."""
+def _read_record(path: Path) -> Record:
     try:
-        if path.name != ARCHIVE:
-            return [(regular_file(path).read_text(encoding="utf-8"), str(path))]
-        lines = gzip.decompress(path.read_bytes()).decode().splitlines() if path.is_file() else []
+        text = regular_file(path).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise UserError(path, f"cannot be read ({error})", REMEDY) from error
+    record = _validated(text, path)
+    if record.name != path.stem:
+        raise UserError(path, f"holds the record {record.name}", "rename or remove the file")
+    return record
+
+
+def _read_lines(archive: Path) -> list[str]:
+    try:
+        text = gzip.decompress(regular_file(archive).read_bytes()).decode()
     except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise UserError(
-            path, f"cannot be read ({error})", "remove it, or run again with --overwrite"
-        ) from error
-    return [(line, f"{path}, line {number}") for number, line in enumerate(lines, start=1)]
+        raise UserError(archive, f"cannot be read ({error})", REMEDY) from error
+    return [line for line in text.split("\n") if line]
 
 
 def _validated(text: str, where: object) -> Record:
@@ -320,8 +295,7 @@ def _validated(text: str, where: object) -> Record:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field = ".".join(map(str, first["loc"])) or "file"
-        remedy = "remove it, or run again with --overwrite"
-        raise UserError(where, f"not a record: {field}: {first['msg']}", remedy) from error
+        raise UserError(where, f"not a record: {field}: {first['msg']}", REMEDY) from error
 
 
 def _revision() -> dict[str, Any]:
