@@ -13,7 +13,7 @@ SIZES = {"convnext_tiny": ((3, 3, 9, 3), 96), "convnext_micro": ((1, 1, 2, 1), 2
 
 @BACKBONES.register_module()
 class EventConvNeXt(Backbone):
-    variants = tuple(SIZES)
+    sizes = tuple(SIZES)
     stem = "patches.0.weight"
     channels_last = False  # its stages take (N, C, h, w)
 

@@ -28,7 +28,8 @@ from tespec.registry import METHODS
 from tespec.runs.cost import estimate_training, input_size
 from tespec.runs.data import Data, find_data, find_unlabelled, settings_of
 from tespec.runs.finetune import CellSpec, finetune
-from tespec.runs.pretrain import identity_of, pretrain
+from tespec.runs.identity import pretraining_cell
+from tespec.runs.pretrain import pretrain
 from tespec.runs.references import PRIOR, Prior, label_prior, probe, require_supported
 from tespec.runs.required import required_network
 from tespec.runs.run import WEIGHTS
@@ -127,9 +128,10 @@ def run_seeds(
 
 def print_result(record: Record) -> None:
     """Print the scores of a record with its method, task, architecture, data and split."""
-    split = "" if record.split == "test" else f", {record.split} split"
-    cell = f"{record.method} on {record.task} ({record.arch}, data: {record.data}{split})"
-    print(f"{cell}: {format_metrics(record.metrics)}")
+    cell = record.cell
+    split = "" if cell.split == "test" else f", {cell.split} split"
+    words = f"{cell.method} on {cell.task} ({cell.arch}, data: {cell.data}{split})"
+    print(f"{words}: {format_metrics(record.metrics)}")
     for group, metrics in record.groups.items():
         print(f"  {group}: {format_metrics(metrics)}")
 
@@ -297,7 +299,7 @@ def print_pretraining_cost(settings: Pretraining, data: Data, setup: Setup, gpus
         setup: options that change the cost, such as gradient accumulation.
         gpus: number of GPUs among which a batch is divided.
     """
-    identity_of(settings)  # refuses settings without effect
+    pretraining_cell(settings, data.label)  # refuses settings without effect
     size = input_size(settings, settings.dataset, data.sensor(settings.sensor))
     print(estimate_training(settings, size).report(data.title, setup, gpus))
     first, file = required_network(settings)

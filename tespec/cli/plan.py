@@ -21,14 +21,15 @@ from tespec.cli.options import (
     network_of,
     read_config,
 )
-from tespec.comparison.records import Record, read_records
+from tespec.comparison.cell import SAMPLE
+from tespec.comparison.records import Key, Record, read_records
 from tespec.core.config import names
 from tespec.core.errors import UserError
 from tespec.core.paths import RESULTS, RUNS
 from tespec.core.progress import log
 from tespec.plan import jobs as plans
 from tespec.plan.execute import PlannedRun, make_executor, run_all
-from tespec.plan.jobs import PRETRAINING, SAMPLE, Job, Plan
+from tespec.plan.jobs import PRETRAINING, Job, Plan
 from tespec.registry import register_methods
 from tespec.runs.setup import Advanced, NonNegativeInt, PositiveInt
 
@@ -147,7 +148,7 @@ def plan(
 ) -> int:
     """Run the missing cells of a plan in parallel, each after its pre-training.
 
-    A run is done if --results has a record with the same choices. Ctrl-C saves checkpoints and
+    A run is done if --results has a record of the same cell and seeds. Ctrl-C saves checkpoints and
     stops; the same command resumes. `plan demo` takes a few minutes. docs/running.md describes plan
     files.
     """
@@ -157,10 +158,11 @@ def plan(
     jobs = plans.select(plans.expand(plan, options.seeds), options.only)
     check_methods(plan, jobs)
     results = options.results
-    records, problems = read_current(results)
+    records, problems = read_records(results) if results.exists() else ([], [])
     for problem in problems:
         log(f"skipped: {problem}")
-    missing = plans.missing_jobs(jobs, records, options.runs)
+    finished = {record.key: record for record in records}
+    missing = plans.missing_jobs(jobs, finished, options.runs)
     left = set(missing)
     done = [job for job in jobs if job not in left]
     first = len(missing) - len(jobs) + len(done)
@@ -171,7 +173,7 @@ def plan(
         return 0
     if options.dry_run:
         for job in missing:
-            print(shlex.join(["tespec", *arguments_of(plan, job, records, options)]))
+            print(shlex.join(["tespec", *arguments_of(plan, job, finished, options)]))
         return 0
     folders = {job.data for job in missing if job.data != SAMPLE}
     absent = sorted(folder for folder in folders if not Path(folder).exists())
@@ -181,10 +183,10 @@ def plan(
             f"the data of plan {plan.name} is missing",
             "give --data DIR, --data sample, or --checkpoints METHOD=FILE to skip pre-training",
         )
-    failed = run_jobs(plan, missing, results, options) if missing else {}
+    failed = run_jobs(plan, missing, finished, options) if missing else {}
     for job_name, reason in failed.items():
         print(f"failed: {job_name}: {reason}")
-    pretrainings = [job for job in missing if job.kind == PRETRAINING]
+    pretrainings = [job for job in missing if job.cell.kind == PRETRAINING]
     print_pretrainings([job for job in pretrainings if job.name not in failed], results)
     if plan.show:
         show_table(plan.show, results)
@@ -203,7 +205,7 @@ def print_status(jobs: Sequence[Job], done: Sequence[Job]) -> None:
     import pandas as pd
 
     finished = set(done)
-    rows = [(job.method, job.task, job in finished) for job in jobs]
+    rows = [(job.cell.method, job.cell.task, job in finished) for job in jobs]
     frame = pd.DataFrame(rows, columns=["method", "task", "done"])
     cells = frame.groupby(["method", "task"], sort=False)["done"]
     counts = cells.agg(lambda runs: f"{runs.sum()}/{len(runs)}").unstack(fill_value="-")
@@ -244,39 +246,34 @@ def check_methods(plan: Plan, jobs: Sequence[Job]) -> None:
     """
     from tespec.pretraining.method import find_method
 
-    for job in (job for job in jobs if job.kind == "evaluation"):
-        method = find_method(job.method)
-        method.require(job.method, job.arch)
+    for job in (job for job in jobs if job.cell.kind == "evaluation"):
+        method = find_method(job.cell.method)
+        method.require(job.cell.method, job.cell.arch)
         network_of(job.backbone or None, method)
         if method.row.pretraining_data != "-" and not (job.upstream or job.checkpoint):
             raise UserError(
-                f"plan {plan.name}, {job.method}",
+                f"plan {plan.name}, {job.cell.method}",
                 "has no pre-trained weights",
-                f"give --checkpoints {job.method}=FILE, or remove the method from the plan",
+                f"give --checkpoints {job.cell.method}=FILE, or remove the method from the plan",
             )
 
 
-def read_current(results: Path) -> tuple[list[Record], list[str]]:
-    """Read the records that are up to date, and describe unreadable files."""
-    records, problems = read_records(results) if results.exists() else ([], [])
-    return plans.up_to_date(records), problems
-
-
-def arguments_of(plan: Plan, job: Job, records: Sequence[Record], options: Options) -> list[str]:
+def arguments_of(plan: Plan, job: Job, finished: dict[Key, Record], options: Options) -> list[str]:
     """Arguments of `tespec` for a job, without its folders.
 
     Args:
         plan: gives the gradient accumulation steps.
         job: the run.
-        records: give the weights of its pre-training, or a placeholder if they are missing.
+        finished: records by key; without that of its pre-training, its weights are a
+            placeholder.
         options: of the plan.
     """
     checkpoint: Path | str | None = None
-    if job.upstream and job.upstream.label != SAMPLE:
-        checkpoint = (
-            plans.find_weights(job.upstream, records, options.runs)
-            or f"WEIGHTS_OF_{job.upstream.name}"
-        )
+    if job.upstream and job.upstream.cell.data != SAMPLE:
+        record = finished.get(job.upstream.key)
+        checkpoint = f"WEIGHTS_OF_{job.upstream.name}"
+        if record is not None:
+            checkpoint = plans.weights_path(record, options.runs)
     words = plans.command(job, checkpoint)
     if plan.accumulate > 1:
         words += ["--accumulate", str(plan.accumulate)]
@@ -285,23 +282,27 @@ def arguments_of(plan: Plan, job: Job, records: Sequence[Record], options: Optio
     return [*words, *shlex.split(options.run_args)]
 
 
-def run_jobs(plan: Plan, jobs: Sequence[Job], results: Path, options: Options) -> dict[str, str]:
+def run_jobs(
+    plan: Plan, jobs: Sequence[Job], finished: dict[Key, Record], options: Options
+) -> dict[str, str]:
     """Run jobs in parallel.
 
     Args:
         plan: the plan.
         jobs: its missing runs, pre-trainings first.
-        results: folder of records.
+        finished: records by key, before the start.
         options: of the plan.
 
     Returns:
         Reasons of failures by the job's name.
     """
+    results = options.results
     folders = ["--results", str(results), "--runs", str(options.runs)]
     threads = ["--threads", str(plan.threads)] if plan.threads else []
 
     def arguments(job: Job) -> list[str]:
-        words = arguments_of(plan, job, read_current(results)[0], options)
+        first = plans.find_record(job.upstream, results) if job.upstream else None
+        words = arguments_of(plan, job, finished | ({first.key: first} if first else {}), options)
         return ["-m", "tespec.cli", *words, *folders, *threads]
 
     tasks = [
@@ -331,9 +332,8 @@ def print_pretrainings(jobs: Sequence[Job], results: Path) -> None:
         jobs: the finished pre-trainings.
         results: folder of records.
     """
-    choices = {job.choices for job in jobs}
-    for record in read_current(results)[0] if jobs else ():
-        if choices.intersection(plans.choices_of(record)):
+    for job in jobs:
+        if record := plans.find_record(job, results):
             losses = {k: value for k, value in record.metrics.items() if k.startswith("loss")}
             picture = results / "pictures" / f"{record.name}.png"
             suffix = f"; picture: {picture}" if picture.is_file() else ""

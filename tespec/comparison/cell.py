@@ -17,12 +17,13 @@ from tespec.comparison.published import task_titles
 # Incremented by hand when the same settings yield different numbers, as golden tests (tests/golden)
 # detect. Results of different versions never share a column of a table.
 RESULTS_VERSION = 3
-OWN_WEIGHTS = "own weights"
+OWN_WEIGHTS: Literal["own weights"] = "own weights"
 SAMPLE = "sample"  # data of the sample world
 PAPER = "paper"  # profile with the paper's settings
 # names in the paper's tables of the paper's networks
 NETWORKS = {"swin_tiny": "Swin-T/7", "resnet50": "ResNet50"}
 Name = Annotated[str, Field(pattern=r"^[^/\x00-\x1f]+$")]  # part of file names
+Arch = Literal["recurrent", "feedforward"]
 Kind = Literal["evaluation", "pretraining", "probe", "reference"]
 
 
@@ -38,7 +39,7 @@ class Cell:
     task: Name  # of a pre-training, the data set that it learns from
     data: str  # name in records; "sample" is the sample world
     profile: str
-    arch: Literal["recurrent", "feedforward"]
+    arch: Arch
     backbone: str = ""  # registered name; "" for a reference without a network
     overrides: dict[str, Any] = field(default_factory=dict)  # changed settings by dotted name
     # Origin of the initial weights: a pre-training, `OWN_WEIGHTS` for a file that does not describe
@@ -89,6 +90,9 @@ class Cell:
     def learned_from_sample(self) -> bool:
         """Whether the data, or the data of the pre-training, is of the sample world."""
         return self.data == SAMPLE or (isinstance(self.start, Cell) and self.start.data == SAMPLE)
+
+
+Start = Cell | Literal["", "own weights"]
 
 
 def run_name(cell: Cell, seed: int, data_fingerprint: str, start_sha256: str) -> str:

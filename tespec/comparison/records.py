@@ -34,6 +34,8 @@ PER_MICRO_BATCH = "batch normalisation, Dice, contrastive losses and their queue
 
 PACKAGES = ("tespec", "baselines")
 REMEDY = "remove it, or run again with --overwrite"
+# cell, seed and pre-training of a run, see `Record.pretraining`
+Key = tuple[Cell, int, int | str | None]
 Numbers = dict[str, float | None]  # None: the number was not finite
 
 
@@ -110,7 +112,7 @@ class Record(BaseModel):
         return self
 
     @property
-    def key(self) -> tuple[Cell, int, int | str | None]:
+    def key(self) -> Key:
         """Cell, seed and pre-training: two records with equal keys answer the same question."""
         return self.cell, self.seed, self.pretraining
 

@@ -28,8 +28,6 @@ from tespec.core.settings import (
 from tespec.registry import METHODS, pretrained_methods
 
 Settings = Finetuning | Pretraining
-# in records and recipes of pre-trainings: hash of the user's file of another network
-UPSTREAM = "upstream_sha256"
 # settings that --set does not change
 CHOSEN = ("task", "name", "arch", "profile", "backbone", "deviations")
 # Settings that name a run or affect its speed instead of its result.
@@ -65,8 +63,9 @@ def add_file(kind: str, path: Path) -> str:
 
 
 def user_files(**configs: str) -> list[Path]:
-    """Files of those configs, given as `kind=name`, that the user has added."""
-    return [_added[kind][name] for kind, name in configs.items() if name in _added.get(kind, {})]
+    """Files of those configs, given as `kind=name`, that the user has added, and of their bases."""
+    added = [(kind, name) for kind, name in configs.items() if name in _added.get(kind, {})]
+    return [files(kind)[facts["name"]] for kind, name in added for facts in _read(kind, name)]
 
 
 def files(kind: str) -> dict[str, Path]:

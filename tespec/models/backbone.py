@@ -55,7 +55,7 @@ class Backbone(nn.Module, ABC):
     ConvLSTM runs over time.
 
     Args:
-        backbone: one of `variants`; "": the first.
+        backbone: one of `sizes`; "": the first.
         recurrent: whether it has ConvLSTMs; the state of a feed-forward network is always None.
         bins: time bins per segment; a histogram has 2 * bins channels.
         img_size: (H, W) in px of the padded input, multiples of 32.
@@ -63,11 +63,11 @@ class Backbone(nn.Module, ABC):
         drop_path: rate of stochastic depth in the last block; it rises from 0 block by block.
 
     Raises:
-        UserError: the name is not in `variants`, the size is not a multiple of 32, or the rate is
+        UserError: the name is not in `sizes`, the size is not a multiple of 32, or the rate is
             above 0 and the network has no `DropPath`.
     """
 
-    variants: ClassVar[Sequence[str]] = ()  # names of its variants
+    sizes: ClassVar[Sequence[str]] = ()  # names of its sizes
     stem: ClassVar[str] = ""  # name of the weight that is applied to the input's channels
     position_tables: ClassVar[Sequence[str]] = ()  # substrings of the names of position parameters
     # whether the stages take maps (N, h, w, C), else (N, C, h, w)
@@ -88,12 +88,12 @@ class Backbone(nn.Module, ABC):
         drop_path: float = 0.0,
     ) -> None:
         super().__init__()
-        self.name = backbone or self.variants[0]
-        if self.name not in self.variants:
+        self.name = backbone or self.sizes[0]
+        if self.name not in self.sizes:
             raise UserError(
                 "backbone",
                 f"unknown value {backbone!r}",
-                f"choose from {', '.join(self.variants)}",
+                f"choose from {', '.join(self.sizes)}",
             )
         if any(side % STRIDE or side <= 0 for side in img_size):
             raise UserError(
@@ -300,11 +300,11 @@ def backbones() -> dict[str, type[Backbone]]:
     """Registered backbones by the names of their architectures, in alphabetical order."""
     by_name: dict[str, type[Backbone]] = {}
     for kind in BACKBONES.module_dict.values():
-        for name in kind.variants:
+        for name in kind.sizes:
             if by_name.setdefault(name, kind) is not kind:
                 raise UserError(
-                    f"{kind.__name__}.variants",
-                    f"{name!r} is also a variant of {by_name[name].__name__}",
+                    f"{kind.__name__}.sizes",
+                    f"{name!r} is also a size of {by_name[name].__name__}",
                     "choose another name",
                 )
     return dict(sorted(by_name.items()))

@@ -16,7 +16,7 @@ EPS = 1e-5
 # tokens; larger partitions are halved along both sides, as RVT does for 1Mpx
 MAX_PARTITION = 100
 # Width of the first stage, and of an attention head.
-VARIANTS = {
+SIZES = {
     "maxvit_base": (64, 32),  # RVT-B
     "maxvit_micro": (24, 8),  # for CPUs
 }
@@ -73,11 +73,11 @@ class EventMaxViT(Backbone):
     Vision Transformers for Object Detection with Event Cameras" (CVPR 2023).
     """
 
-    variants = tuple(VARIANTS)
+    sizes = tuple(SIZES)
     stem = "stages.0.reduce.weight"
 
     def build(self, drop_path: float) -> None:
-        width, head_width = VARIANTS[self.name]
+        width, head_width = SIZES[self.name]
         self.channels = (width, 2 * width, 4 * width, 8 * width)
         rows, columns = (side // STRIDE for side in self.img_size)
         if rows * columns > MAX_PARTITION:

@@ -10,7 +10,7 @@ from tespec.models.layers import compute_dtype
 from tespec.registry import BACKBONES
 
 # Block type, blocks per stage, and width of the first stage before expansion.
-VARIANTS: dict[str, tuple[Any, tuple[int, ...], int]] = {
+SIZES: dict[str, tuple[Any, tuple[int, ...], int]] = {
     "resnet50": (Bottleneck, (3, 4, 6, 3), 64),
     "resnet_micro": (BasicBlock, (1, 1, 1, 1), 24),  # for CPUs
 }
@@ -23,12 +23,12 @@ class EventResNet(Backbone):
     Batch normalisation averages over the lanes and segments of a step.
     """
 
-    variants = tuple(VARIANTS)
+    sizes = tuple(SIZES)
     stem = "resnet.conv1.weight"
     channels_last = False
 
     def build(self, drop_path: float) -> None:
-        block, layers, width = VARIANTS[self.name]
+        block, layers, width = SIZES[self.name]
         widths = (width, 2 * width, 4 * width, 8 * width)
         self.channels = tuple(block.expansion * planes for planes in widths)
         self.resnet = ResNet(

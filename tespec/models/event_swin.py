@@ -17,7 +17,7 @@ from tespec.registry import BACKBONES
 PATCH_SIZE = 4  # px
 WINDOW = 7  # tokens
 # Width of the first stage, and blocks and attention heads per stage.
-VARIANTS = {
+SIZES = {
     "swin_tiny": (96, (2, 2, 6, 2), (3, 6, 12, 24)),  # Swin-T
     "swin_micro": (24, (2, 2, 2, 2), (1, 2, 4, 8)),  # for CPUs
 }
@@ -45,12 +45,12 @@ class EventSwin(Backbone):
         (1, 192, 2, 3)
     """
 
-    variants = tuple(VARIANTS)
+    sizes = tuple(SIZES)
     stem = "swin.patch_embed.proj.weight"
     position_tables = ("relative_position_bias_table",)
 
     def build(self, drop_path: float) -> None:
-        width, depths, heads = VARIANTS[self.name]
+        width, depths, heads = SIZES[self.name]
         self.channels = (width, 2 * width, 4 * width, 8 * width)
         self.swin = SwinTransformer(
             img_size=self.img_size,

@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import pydantic.dataclasses
 from pydantic import BeforeValidator, Field, NonNegativeInt
 
+from tespec.comparison.cell import SAMPLE, Cell, Kind
 from tespec.comparison.published import ABLATED, read_ablations
-from tespec.comparison.records import Record, plugin_sha256
+from tespec.comparison.records import Key, Record, similar_records
 from tespec.core import config
 from tespec.core.description import read_description
 from tespec.core.errors import UserError
 from tespec.core.files import UNREADABLE, read_yaml, sha256_of
-from tespec.core.settings import PositiveFraction, PositiveInt, build, suggest
-from tespec.registry import DATASETS, METHODS, MODELS, PLUGIN, TASKS, pretrained_methods
+from tespec.core.settings import PositiveFraction, PositiveInt, Pretraining, build, suggest
+from tespec.registry import pretrained_methods, register_methods
 
-EVALUATION, PRETRAINING, REFERENCE = "evaluation", "pretraining", "reference"
-SAMPLE = "sample"
+EVALUATION: Kind = "evaluation"
+PRETRAINING: Kind = "pretraining"
+REFERENCE: Kind = "reference"
 PREFIX = "pretraining."
 WEIGHTS = "backbone.safetensors"
 Some = Field(min_length=1)
@@ -109,30 +110,28 @@ def read_plan(name: str) -> Plan:
 class Job:
     """One run."""
 
-    kind: str  # of the record
-    method: str  # registered name; "prior" for a reference
-    task: str  # name of the task, or of a pre-training's data set
-    arch: str
+    cell: Cell
     seed: int
-    profile: str
-    split: str
     data: str  # value of `--data`
-    label: str  # name of the data in records
-    set: tuple[str, ...]
-    overrides: str  # settings that differ from the profile's, see `canonical`
-    task_version: int = 1
+    set: Changes
+    backbone: str = ""  # value of `--backbone`
     checkpoint: Path | None = None  # weights given by the plan
+    pretraining: int | str | None = None  # see `Record.pretraining`
     upstream: Job | None = None  # pre-training that the run starts from
-    backbone: str = ""
-    variant: str = field(default="", compare=False)  # name of a row of an ablation
     ablations: tuple[str, ...] = field(default=(), compare=False)  # those that contain the run
+
+    @property
+    def key(self) -> Key:
+        """Key of the job's record, see `Record.key`."""
+        return self.cell, self.seed, self.pretraining
 
     @property
     def name(self) -> str:
         """Readable name, also of the log."""
-        parts = [self.kind, self.method, self.task, self.arch, self.backbone, *self.set]
+        cell = self.cell
+        parts = [cell.kind, cell.method, cell.task, cell.arch, self.backbone, *self.set]
         parts += [PREFIX + change for change in self.upstream.set] if self.upstream else []
-        parts += [self.split] if self.split != "test" else []
+        parts += [cell.split] if cell.split != "test" else []
         if self.upstream and self.upstream.seed != self.seed:
             parts.append(f"p{self.upstream.seed}")
         text = "-".join(filter(None, [*parts, f"s{self.seed}"]))
@@ -140,113 +139,41 @@ class Job:
         digest = hashlib.sha256(text.encode()).hexdigest()[:12]
         return text if len(text) < 200 else f"{text[:180]}-{digest}"
 
-    @property
-    def choices(self) -> tuple[Any, ...]:
-        """Choices that identify the job's record; see `choices_of`."""
-        if self.kind == PRETRAINING:
-            return PRETRAINING, self.method, self.profile, self.label, self.seed, self.overrides
-        checkpoint = sha256_of(self.checkpoint) if self.checkpoint else ""
-        start = self.upstream.choices if self.upstream else checkpoint
-        network = (self.kind, self.method, self.task, self.task_version, self.arch)
-        data = (self.profile, self.split, self.label)
-        return *network, *data, self.seed, self.overrides, start, self.variant
 
-
-def choices_of(record: Record) -> list[tuple[Any, ...]]:
-    """All `Job.choices` that a record satisfies.
-
-    They differ in the start, the hash of the weights or their pre-training, and in the variant, the
-    record's or none.
-    """
-    if record.kind == PRETRAINING:
-        overrides = canonical(record.overrides | _upstream(record.config))
-        return [(PRETRAINING, record.method, record.profile, record.data, record.seed, overrides)]
-    starts = [record.weights.get("sha256", "")]
-    recipe = record.weights.get("recipe") or {}
-    if "overrides" in recipe:
-        facts = [recipe.get(name) for name in ("method", "profile", "data", "seed")]
-        starts.append((PRETRAINING, *facts, canonical(recipe["overrides"] | _upstream(recipe))))
-    network = (record.kind, record.method, record.task, record.task_version, record.arch)
-    data = (record.profile, record.split, record.data)
-    cell = (*network, *data, record.seed, canonical(record.overrides))
-    return [(*cell, start, variant) for start in starts for variant in {record.variant, ""}]
-
-
-def canonical(overrides: Mapping[str, Any], accumulate: int = 1) -> str:
-    """Serialise changed settings to JSON, independent of their order.
-
-    Args:
-        overrides: values by dotted name.
-        accumulate: number of micro-batches per step, a setting above 1.
-    """
-    accumulated = {"accumulate": accumulate} if accumulate > 1 else {}
-    return json.dumps({**overrides, **accumulated}, sort_keys=True)
-
-
-def _upstream(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Hash of the user's file of another network, from a pre-training's settings in a record."""
-    return {config.UPSTREAM: facts[config.UPSTREAM]} if config.UPSTREAM in facts else {}
-
-
-def up_to_date(records: Iterable[Record]) -> list[Record]:
-    """Select the records of the methods' current versions and of the user's current files."""
-    from tespec.models.backbone import backbones
-    from tespec.tasks import import_tasks
-
-    import_tasks()
-    known_backbones = backbones()
-    current = []
-    for record in records:
-        settings = config.flattened(record.config)
-        method = METHODS.module_dict.get(record.method)
-        types = [str(value) for key, value in settings.items() if key.rpartition(".")[2] == "type"]
-        parts = [registry.module_dict.get(name) for registry in (METHODS, MODELS) for name in types]
-        classes = {
-            method,
-            TASKS.module_dict.get(settings.get("kind")),
-            DATASETS.module_dict.get(settings.get("dataset")),
-            known_backbones.get(settings.get("backbone", "")),
-            *(part for part in parts if part and part.__module__.startswith(PLUGIN)),
-        } - {None}
-        files = config.user_files(tasks=settings.get("task", ""), profiles=record.profile)
-        version = method.version if method else 1
-        if record.method_version == version and record.plugin == plugin_sha256(classes, files):
-            current.append(record)
-    return current
-
-
-def missing_jobs(jobs: Sequence[Job], records: Sequence[Record], runs: Path) -> list[Job]:
+def missing_jobs(jobs: Sequence[Job], done: Mapping[Key, Record], runs: Path) -> list[Job]:
     """Find the jobs that have to run.
 
     Args:
         jobs: of a plan.
-        records: finished runs.
+        done: records by key.
         runs: folder of the weights.
 
     Returns:
         Jobs without a record, after the pre-trainings that they need and whose weights are missing.
     """
-    done = {choices for record in records for choices in choices_of(record)}
-    missing = [job for job in jobs if job.choices not in done]
+    missing = [job for job in jobs if job.key not in done]
     needed = dict.fromkeys(job.upstream for job in missing if job.upstream)
-    return [*(job for job in needed if find_weights(job, records, runs) is None), *missing]
+    without = [
+        job
+        for job in needed
+        if job.key not in done or not weights_path(done[job.key], runs).is_file()
+    ]
+    return [*without, *missing]
 
 
-def find_weights(job: Job, records: Iterable[Record], runs: Path) -> Path | None:
-    """Find the weights of a pre-training.
-
-    Args:
-        job: the pre-training.
-        records: finished runs.
-        runs: folder of the weights.
-
-    Returns:
-        Path of the file; None if it or the record of the job is missing.
-    """
-    paths = (
-        runs / record.name / WEIGHTS for record in records if job.choices in choices_of(record)
+def find_record(job: Job, results: Path) -> Record | None:
+    """Find the newest record of a job in `runs/` of a results folder."""
+    similar = similar_records(results, job.cell, job.seed)
+    return max(
+        (record for record in similar if record.key == job.key),
+        key=lambda record: record.written,
+        default=None,
     )
-    return next((path for path in paths if path.is_file()), None)
+
+
+def weights_path(record: Record, runs: Path) -> Path:
+    """Path of the weights that a pre-training saved."""
+    return runs / record.name / WEIGHTS
 
 
 def command(job: Job, checkpoint: Path | str | None = None) -> list[str]:
@@ -257,11 +184,12 @@ def command(job: Job, checkpoint: Path | str | None = None) -> list[str]:
         checkpoint: weights of its pre-training; on the sample world, a run finds or pre-trains them
             itself.
     """
+    cell = job.cell
     words = {
-        PRETRAINING: ["pretrain", "--method", job.method],
-        REFERENCE: ["run", "--reference", job.method, "--task", job.task],
-        EVALUATION: ["run", "--method", job.method, "--task", job.task, "--arch", job.arch],
-    }[job.kind]
+        PRETRAINING: ["pretrain", "--method", cell.method],
+        REFERENCE: ["run", "--reference", cell.method, "--task", cell.task],
+        EVALUATION: ["run", "--method", cell.method, "--task", cell.task, "--arch", cell.arch],
+    }[cell.kind]
     changes = job.set
     start = job.checkpoint or checkpoint
     if start:
@@ -272,10 +200,10 @@ def command(job: Job, checkpoint: Path | str | None = None) -> list[str]:
             words += ["--pretraining-seed", str(job.upstream.seed)]
     words += ["--backbone", job.backbone] if job.backbone else []
     words += [word for change in changes for word in ("--set", change)]
-    words += ["--variant", job.variant] if job.variant else []
-    words += ["--split", job.split] if job.split != "test" else []
-    profile = next(map(str, config.user_files(profiles=job.profile)), job.profile)
-    return [*words, "--profile", profile, "--seed", str(job.seed), "--data", job.data]
+    words += ["--split", cell.split] if cell.split != "test" else []
+    profile = str(config.files("profiles")[cell.profile])
+    words += ["--profile", profile if config.user_files(profiles=cell.profile) else cell.profile]
+    return [*words, "--seed", str(job.seed), "--data", job.data]
 
 
 def expand(plan: Plan, seeds: Sequence[int] = ()) -> list[Job]:
@@ -291,10 +219,11 @@ def expand(plan: Plan, seeds: Sequence[int] = ()) -> list[Job]:
     Raises:
         UserError: the plan has a name that does not exist, or weights that it does not use.
     """
+    register_methods()
     tables: dict[Job, tuple[str, ...]] = {}
     for job in _all_jobs(plan, seeds):
         tables[job] = tables.get(job, ()) + job.ablations
-    methods = sorted({job.method for job in tables if job.kind == EVALUATION})
+    methods = sorted({job.cell.method for job in tables if job.cell.kind == EVALUATION})
     if unknown := sorted({*plan.checkpoints} - {*methods}):
         where = f"plan {plan.name}, checkpoints {unknown[0]}"
         raise UserError(where, "no cell has this method", suggest(unknown[0], methods))
@@ -325,14 +254,13 @@ def _all_jobs(plan: Plan, seeds: Sequence[int]) -> Iterator[Job]:
             _, changes = _split(plan.set)
             default = config.pretraining_settings(ABLATED, _profile(plan, task), changes)
             facts = config.as_facts(default)
-            for row, variant in zip(known[name].rows, known[name].variants, strict=True):
+            for row in known[name].rows:
                 changes = (*plan.set, *(PREFIX + change for change in row.changes(facts)))
                 # weights are the default row's
                 of_row = plan if row.default else replace(plan, checkpoints={})
                 for seed in seeds or group.seeds or plan.seeds:
                     for job in _jobs(of_row, EVALUATION, ABLATED, task, "recurrent", seed, changes):
-                        upstream = replace(job.upstream, variant=variant) if job.upstream else None
-                        yield replace(job, upstream=upstream, variant=variant, ablations=(name,))
+                        yield replace(job, ablations=(name,))
     for task in plan.references:
         yield from _jobs(
             plan, REFERENCE, "prior", task, "feedforward", (*seeds, *plan.seeds)[0], plan.set
@@ -341,7 +269,7 @@ def _all_jobs(plan: Plan, seeds: Sequence[int]) -> Iterator[Job]:
 
 def _jobs(
     plan: Plan,
-    kind: str,
+    kind: Kind,
     method: str,
     task: str,
     arch: str,
@@ -350,7 +278,8 @@ def _jobs(
     backbone: str = "",
 ) -> Iterator[Job]:
     """Yield one job per pre-training that the method starts from, or one without pre-training."""
-    from tespec.pretraining.method import find_method  # imports torch
+    from tespec.runs.identity import start_of  # imports torch
+    from tespec.weights.files import read_recipe
 
     if task not in config.names("tasks"):
         raise UserError(
@@ -366,57 +295,63 @@ def _jobs(
             "set it only for cells that are pre-trained",
         )
     data, label = _data(plan, task)
-    network = find_method(method).network if backbone else "swin"
-    overrides, version = _cell(
-        network, task, arch, profile, of_cell, data, plan.accumulate, backbone
-    )
-    job = Job(
-        kind, method, task, arch, seed, profile, plan.split, data, label, of_cell, overrides,
-        version, checkpoint, backbone=backbone,
-    )  # fmt: skip
-    if kind != EVALUATION or checkpoint or method not in pretrained_methods():
+    cell = _cell(kind, method, task, arch, profile, of_cell, data, label, plan.accumulate, backbone)
+    job = Job(replace(cell, split=plan.split), seed, data, of_cell, backbone, checkpoint)
+    if checkpoint:
+        start, pretraining = start_of(read_recipe(checkpoint), sha256_of(checkpoint), checkpoint)
+        yield replace(job, cell=replace(job.cell, start=start), pretraining=pretraining)
+        return
+    if kind != EVALUATION or method not in pretrained_methods():
         yield job
         return
-    dataset, overrides = _pretraining(method, profile, of_pretraining, plan.accumulate, backbone)
+    dataset = _pretraining(method, profile, of_pretraining, backbone).dataset
     data, label = _data(plan, dataset, labelled=False)
+    start = _start(method, profile, of_pretraining, label, plan.accumulate, backbone)
     for first in plan.pretraining_seeds or (seed,):
-        upstream = Job(
-            PRETRAINING, method, dataset, "", first, profile, "test", data, label, of_pretraining,
-            overrides, backbone=backbone,
-        )  # fmt: skip
-        yield replace(job, upstream=upstream)
+        upstream = Job(start, first, data, of_pretraining, backbone)
+        with_start = replace(job.cell, start=start)
+        yield replace(job, cell=with_start, pretraining=first, upstream=upstream)
 
 
 @cache
 def _cell(
-    network: str,
+    kind: Kind,
+    method: str,
     task: str,
     arch: str,
     profile: str,
     changes: Changes,
     data: str,
+    label: str,
     accumulate: int,
     backbone: str,
-) -> tuple[str, int]:
-    """Return the settings of a cell that differ from the profile's, and the task's version."""
+) -> Cell:
+    from tespec.pretraining.method import find_method
+    from tespec.runs.identity import finetuning_cell
+    from tespec.runs.references import PRIOR, Prior
+
+    kind_of_method = Prior if method == PRIOR else find_method(method)
+    network = backbone or kind_of_method.network
     of_data = read_description(Path(data)).overrides()
-    settings = config.finetuning_settings(
-        task, arch, profile, changes, of_data, backbone or network
+    settings = config.finetuning_settings(task, arch, profile, changes, of_data, network)
+    return finetuning_cell(
+        kind, method, kind_of_method, settings, label, of_data=of_data, accumulate=accumulate
     )
-    overrides = config.changed_settings(settings, network, of_data) if changes or backbone else {}
-    return canonical(overrides, accumulate), settings.version
 
 
 @cache
-def _pretraining(
-    recipe: str, profile: str, changes: Changes, accumulate: int, backbone: str
-) -> tuple[str, str]:
-    """Return the data set of a pre-training, and its settings that differ from the profile's."""
-    from tespec.runs.pretrain import identity_of
+def _pretraining(method: str, profile: str, changes: Changes, backbone: str) -> Pretraining:
+    return config.pretraining_settings(method, profile, changes, backbone)
 
-    settings = config.pretraining_settings(recipe, profile, changes, backbone)
-    overrides, files = identity_of(settings)
-    return settings.dataset, canonical(overrides | files, accumulate)
+
+@cache
+def _start(
+    method: str, profile: str, changes: Changes, label: str, accumulate: int, backbone: str
+) -> Cell:
+    from tespec.runs.identity import pretraining_cell
+
+    settings = _pretraining(method, profile, changes, backbone)
+    return pretraining_cell(settings, label, accumulate)
 
 
 def _data(plan: Plan, dataset: str, *, labelled: bool = True) -> tuple[str, str]:
@@ -454,7 +389,9 @@ def select(jobs: Sequence[Job], only: Sequence[str]) -> list[Job]:
     """
     if not jobs:
         raise UserError("plan", "has no cells, ablations or references", "list some")
-    names = [({job.task}, {job.method}, {job.kind}, {*job.ablations}) for job in jobs]
+    names = [
+        ({job.cell.task}, {job.cell.method}, {job.cell.kind}, {*job.ablations}) for job in jobs
+    ]
     categories = [set[str]().union(*category) for category in zip(*names, strict=True)]
     known = set[str]().union(*categories)
     if unknown := sorted({*only} - known):

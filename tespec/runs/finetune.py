@@ -6,8 +6,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tespec.comparison.cell import Cell, Kind
 from tespec.comparison.records import Record
-from tespec.core.config import as_facts, changed_settings, pretraining_settings
+from tespec.core.config import as_facts, pretraining_settings
 from tespec.core.distributed import is_first, rank_zero_first
 from tespec.core.errors import UserError
 from tespec.core.progress import log
@@ -18,8 +19,9 @@ from tespec.metrics import partial_means
 from tespec.pretraining.method import Method
 from tespec.runs.cost import require_memory
 from tespec.runs.data import Data, same_world
-from tespec.runs.pretrain import identity_of, pretrain
-from tespec.runs.run import WEIGHTS, Outcome, Run, plugin_of, run_or_load
+from tespec.runs.identity import finetuning_cell, pretraining_cell, start_of
+from tespec.runs.pretrain import pretrain
+from tespec.runs.run import WEIGHTS, Outcome, Run, run_or_load
 from tespec.runs.setup import Setup
 from tespec.runs.train import SIZE, inference_ms, require_trainable, sizes_of, train
 from tespec.tasks import build_task
@@ -79,7 +81,7 @@ class CellSpec:
         option = f"--method {self.name}"
         if self.pretrains:
             if self.data.is_sample:
-                identity_of(self.recipe)
+                pretraining_cell(self.recipe, self.data.label)
                 require_trainable(self.recipe, self.setup, "pretraining.batch_size")
             elif not planned:
                 raise UserError(
@@ -129,7 +131,9 @@ class CellSpec:
         if self.checkpoint is None:
             return
         report = self.method.initialise(random_backbone(self.settings, SIZE), self.checkpoint)
-        if (other := report.recipe.get("method", self.name)) != self.name:
+        start, _ = start_of(report.recipe, report.sha256, self.checkpoint)
+        other = start.method if isinstance(start, Cell) else self.name
+        if other != self.name:
             raise UserError(
                 self.checkpoint,
                 f"was pre-trained with {other}, not with {self.name}",
@@ -183,7 +187,7 @@ def outcome_of(task: Any, scorer: Any, **protocol: str) -> Outcome:
     }
 
 
-def prepare_run(kind: str, spec: CellSpec, **config: str) -> tuple[Run, Any, Any]:
+def prepare_run(kind: Kind, spec: CellSpec, **config: str) -> tuple[Run, Any, Any]:
     """Open the data, build the model and initialise its backbone; pre-train it first if necessary.
 
     Args:
@@ -206,10 +210,18 @@ def prepare_run(kind: str, spec: CellSpec, **config: str) -> tuple[Run, Any, Any
     )
     with rank_zero_first():
         task = build_task(settings, spec.data.root, spec.split)
-    overrides = changed_settings(
-        spec.settings, spec.method.network, spec.data.description.overrides()
+    cell = finetuning_cell(
+        kind,
+        spec.name,
+        spec.method,
+        spec.settings,
+        spec.data.label,
+        of_data=spec.data.description.overrides(),
+        split=spec.split,
+        frozen=spec.freeze,
+        accumulate=spec.setup.accumulate,
     )
-    require_stored((*task.train, *task.scored), settings.downsample, overrides)
+    require_stored((*task.train, *task.scored), settings.downsample, cell.overrides)
     checkpoint = spec.checkpoint
     if spec.pretrains:
         seed = spec.seed if spec.pretraining_seed is None else spec.pretraining_seed
@@ -221,32 +233,23 @@ def prepare_run(kind: str, spec: CellSpec, **config: str) -> tuple[Run, Any, Any
     refuse_same_labels(weights, fingerprint(task.train), checkpoint)
     if weights.loaded:
         log(weights.summary())
-    frozen = {"freeze": True} if spec.freeze else {}
+    start, pretraining = start_of(weights.recipe, weights.sha256, checkpoint)
     if spec.freeze:
         model.freeze_backbone()
     # Only the splits that affect the result.
     splits = {name: list(task.dataset.splits.get(name, ())) for name in (TRAIN, spec.split)}
     run = Run(
-        kind=kind,
-        method_name=spec.name,
-        method=spec.method,
-        task=settings.task,
-        settings=settings,
-        config=as_facts(settings) | {"splits": splits} | config | frozen,
-        overrides=overrides | frozen,
-        data=spec.data.label,
-        data_fingerprint=fingerprint(task.train, task.scored),
+        cell=replace(cell, start=start),
         seed=spec.seed,
+        method=spec.method,
+        settings=settings,
+        config=as_facts(settings) | {"splits": splits} | config,
+        data_fingerprint=fingerprint(task.train, task.scored),
         setup=spec.setup,
-        plugin=plugin_of(
-            model,
-            {spec.method, type(task), type(task.dataset), type(model.backbone)},
-            tasks=settings.task,
-            profiles=settings.profile,
-        ),
+        start=weights.facts(),
         # The identity of the result includes the initial backbone, however the method made it.
-        start=weights.facts() | {"start_sha256": state_sha256(model.backbone.state_dict())},
+        start_sha256=state_sha256(model.backbone.state_dict()),
+        pretraining=pretraining,
         start_time=start_time,
-        split=spec.split,
     )
     return run, task, model

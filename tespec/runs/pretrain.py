@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tespec.comparison.records import Record
-from tespec.core.config import UPSTREAM, as_facts, changed_settings
+from tespec.core.config import as_facts
 from tespec.core.distributed import broadcast, is_first, rank_computes, rank_zero_first
 from tespec.core.errors import UserError
 from tespec.core.files import sha256_of
@@ -25,9 +25,10 @@ from tespec.pretraining.method import (
 from tespec.pretraining.tespec import Tespec
 from tespec.runs.cost import require_memory
 from tespec.runs.data import Data, same_world
+from tespec.runs.identity import pretraining_cell, recipe_of
 from tespec.runs.reconstruction import draw_reconstructions
 from tespec.runs.required import required_network, required_settings
-from tespec.runs.run import Outcome, Run, plugin_of, run_or_load
+from tespec.runs.run import Outcome, Run, run_or_load
 from tespec.runs.setup import Setup
 from tespec.runs.train import require_trainable, sizes_of, train
 from tespec.runs.validation import stage_statistics, validate
@@ -71,8 +72,7 @@ def pretrain(
         UserError: if settings, options and data do not fit.
     """
     start_time = time.monotonic()
-    method = find_method(name)
-    overrides, required_sha256 = identity_of(settings)
+    cell = pretraining_cell(settings, data.label, setup.accumulate)
     # Settings and options are refused before a required network is pre-trained.
     open_pretraining(settings, None)
     require_trainable(settings, setup)
@@ -84,25 +84,20 @@ def pretrain(
     settings = replace(
         settings, optimisation=with_precision(settings.optimisation, choose_device(setup.device))
     )
-    require_stored(recordings_of(opened), settings.downsample, overrides)
+    require_stored(recordings_of(opened), settings.downsample, cell.overrides)
     seed_everything(derive_seed(seed, "model"))
     model: Any = new_network(settings, opened)
     if required:
         model.load_required(required)
     run = Run(
-        kind="pretraining",
-        method_name=name,
-        method=method,
-        task=data.label,
-        settings=settings,
-        config=as_facts(settings) | required_sha256,
-        overrides=overrides,
-        data=data.label,
-        data_fingerprint=opened.fingerprint(),
+        cell=cell,
         seed=seed,
+        method=find_method(name),
+        settings=settings,
+        config=as_facts(settings),
+        data_fingerprint=opened.fingerprint(),
         setup=setup,
-        start={"start_sha256": sha256_of(required)} if required else {},
-        plugin=plugin_of(model, {method, type(model.backbone)}, profiles=settings.profile),
+        start_sha256=sha256_of(required) if required else "",
         start_time=start_time,
     )
     record = run_or_load(
@@ -112,30 +107,6 @@ def pretrain(
         partial(require_memory, settings, opened.size, setup, run.device),
     )
     return Pretrained(run.folder / WEIGHTS, record)
-
-
-def identity_of(settings: Pretraining) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the choices that tell this pre-training from its recipe's.
-
-    Returns:
-        The settings that differ from the recipe's, without the file of a required network, and the
-        hash of that file, if the user gave one.
-
-    Raises:
-        UserError: if a changed setting has no effect on the method.
-    """
-    changed = changed_settings(settings, find_method(settings.name).network)
-    method = pretrain_method(settings)
-    if unused := [key for key in changed if key.partition(".")[0] in method.unused]:
-        where = "--backbone" if unused[0] == "backbone" else unused[0]
-        raise UserError(
-            where, f"has no effect on the pre-training of {method.row.title}", "leave it unchanged"
-        )
-    file = required_network(settings).file
-    if not file:
-        return changed, {}
-    changed.pop(f"{method.requires}_weights", None)
-    return changed, {UPSTREAM: sha256_of(Path(file))}
 
 
 def pretrain_required(
@@ -165,7 +136,6 @@ def pretrain_required(
             )
         data = same_world(data, recipe.dataset)
     log(f"{name} needs the network of {required}, which is pre-trained first")
-    setup = replace(setup, variant="")
     return pretrain(required, recipe, data, seed, setup, skip_damaged=skip_damaged).weights
 
 
@@ -199,7 +169,7 @@ def validate_and_save(run: Run, data: PretrainData, model: Any) -> Outcome:
     protocol = {"left out as damaged": ", ".join(data.damaged)} if data.damaged else {}
     protocol |= event_corrections(recordings_of(data))
     return {
-        "weights": {"source": WEIGHTS, "sha256": sha256, **run.start},
+        "weights": {"source": WEIGHTS, "sha256": sha256},
         "protocol": protocol,
         "metrics": metrics,
         "groups": stages,
@@ -219,16 +189,17 @@ def weights_recipe(run: Run, data: PretrainData, backbone: Any) -> dict[str, Any
     settings: Any = run.settings
     spec = HistogramSpec.from_settings(settings, data.size, settings.window_ms)
     learned_from_events = backbone.in_channels == 2 * spec.bins
-    return run.config | {
-        HISTOGRAMS: asdict(spec) if learned_from_events else None,
-        "method": run.method_name,
-        "overrides": dict(run.choices["overrides"]),
-        "seed": run.seed,
-        "sensor": list(data.size),
-        "in_channels": backbone.in_channels,
-        "data": run.data,
-        "data_fingerprint": run.data_fingerprint,
-    }
+    return (
+        run.config
+        | recipe_of(run.cell, run.seed)
+        | {
+            HISTOGRAMS: asdict(spec) if learned_from_events else None,
+            "sensor": list(data.size),
+            "in_channels": backbone.in_channels,
+            "data": run.cell.data,
+            "data_fingerprint": run.data_fingerprint,
+        }
+    )
 
 
 def recordings_of(data: PretrainData) -> tuple[Recording, ...]:

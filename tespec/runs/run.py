@@ -14,24 +14,22 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple, NoReturn
 
-import tespec.core.compat  # before mmengine
+import tespec.core.compat  # noqa: F401  # before mmengine
 
 import numpy as np
 import torch
 from mmengine.visualization import BaseVisBackend
-from torch import nn
 
 from tespec.comparison import records
+from tespec.comparison.cell import Cell, differences, run_name
 from tespec.comparison.records import Record
-from tespec.core.config import flattened, user_files
+from tespec.core.config import flattened
 from tespec.core.distributed import barrier, broadcast, is_first
 from tespec.core.errors import Preempted, UserError
 from tespec.core.files import file_lock, sha256_of
 from tespec.core.progress import log
 from tespec.core.settings import Finetuning, Pretraining
-from tespec.datasets.base import TEST
 from tespec.pretraining.method import Method
-from tespec.registry import PLUGIN
 from tespec.runs.setup import Setup
 from tespec.training.checkpoint import remove_checkpoints
 from tespec.training.device import choose_device, describe, report_out_of_memory
@@ -46,24 +44,19 @@ Outcome = Mapping[str, Any]
 class Run:
     """Everything that determines the result of a run."""
 
-    kind: str  # of the record: "evaluation", "pretraining", "probe" or "reference"
-    method_name: str
-    method: type[Method]  # its facts go into the record
-    task: str  # for a pre-training, the name of its data in records
-    settings: Finetuning | Pretraining  # resolved, including the precision
-    # the settings, and whatever else determines the result, as stored in records
-    config: dict[str, Any]
-    overrides: Mapping[str, Any]  # settings changed by the user, by dotted name
-    data: str  # name in records: "sample", or the name of the data set
-    data_fingerprint: str
+    cell: Cell
     seed: int
+    method: type[Method]  # its facts go into the record
+    settings: Finetuning | Pretraining  # resolved, including the precision
+    config: dict[str, Any]  # the settings and further facts, for the record
+    data_fingerprint: str
     setup: Setup
-    plugin: str = ""  # see `plugin_of`
-    # facts about the initial weights, with their hash; for a pre-training, the hash of the other
-    # network that it needs
+    # facts about the initial weights, and their hash, which covers those that are random; for a
+    # pre-training, the hash of the other network that it needs
     start: Mapping[str, Any] = field(default_factory=dict)
+    start_sha256: str = ""
+    pretraining: int | str | None = None  # see `Record.pretraining`
     start_time: float = field(default_factory=time.monotonic)
-    split: str = TEST  # that is evaluated
 
     @property
     def device(self) -> torch.device:
@@ -71,29 +64,9 @@ class Run:
         return choose_device(self.setup.device)
 
     @cached_property
-    def choices(self) -> dict[str, Any]:
-        """What the run's identity is a hash of; `accumulate` counts as a changed setting."""
-        accumulate = {"accumulate": self.setup.accumulate} if self.setup.accumulate > 1 else {}
-        return {
-            "kind": self.kind,
-            "method": self.method_name,
-            "method_version": self.method.version,
-            "plugin": self.plugin,
-            "task": self.task,
-            "task_version": getattr(self.settings, "version", 1),
-            "arch": self.settings.arch,
-            "profile": self.settings.profile,
-            "split": self.split,
-            "seed": self.seed,
-            "overrides": {**self.overrides, **accumulate},
-            "data_fingerprint": self.data_fingerprint,
-            "start_sha256": self.start.get("start_sha256", ""),
-        }
-
-    @cached_property
     def name(self) -> str:
-        """Name of the record and of the run's folder, unique to the `choices`."""
-        return records.record_name(self.choices)
+        """Name of the record and of the run's folder."""
+        return run_name(self.cell, self.seed, self.data_fingerprint, self.start_sha256)
 
     @property
     def folder(self) -> Path:
@@ -107,21 +80,6 @@ class Trained(NamedTuple):
     curve: Sequence[Mapping[str, float]] = ()  # mean losses over intervals of steps
     seconds: float = 0.0  # duration of the training, including the time before it was resumed
     tracker: BaseVisBackend | None = None  # receives the final metrics
-
-
-def plugin_of(model: nn.Module, classes: set[type], **configs: str) -> str:
-    """Hash the files outside the package that a run uses.
-
-    Args:
-        model: network, whose modules may be defined in plug-ins.
-        classes: other classes that may be.
-        configs: names of configs by kind, which may be files of the user.
-
-    Returns:
-        The hash, "" for no files.
-    """
-    modules = {type(part) for part in model.modules() if type(part).__module__.startswith(PLUGIN)}
-    return records.plugin_sha256(classes | modules, user_files(**configs))
 
 
 def run_or_load(
@@ -178,15 +136,14 @@ def run_or_load(
         evaluation = time.monotonic() - evaluation_start
         times = {"open": opened} | ({"train": trained.seconds} if trained.curve else {})
         times |= {"evaluate": evaluation, "total": opened + trained.seconds + evaluation}
-        facts = asdict(run.method.row)
-        if "backbone" in run.overrides:
-            facts["backbone"] = run.settings.backbone
         record = records.new_record(
-            run.choices,
-            facts=facts,
-            variant=setup.variant,
+            cell=run.cell,
+            seed=run.seed,
+            pretraining=run.pretraining,
+            data_fingerprint=run.data_fingerprint,
+            start_sha256=run.start_sha256,
+            facts=asdict(run.method.row),
             config=run.config,
-            data=run.data,
             command=setup.command,
             environment={**records.environment(describe(run.device)), **setup.facts()},
             time=times,
@@ -261,12 +218,12 @@ def _finite(value: Any) -> Any:
 
 def _problem(run: Run, record: Record) -> str:
     """Describe a problem of the weights of a pre-training, which other runs start from, or ""."""
-    if run.kind != "pretraining":
+    if run.cell.kind != "pretraining":
         return ""
-    weights = run.folder / record.weights["source"]
+    weights = run.folder / record.weights.source
     if not weights.is_file():
         return f"weights {weights} are missing"
-    intact = sha256_of(weights) == record.weights["sha256"]
+    intact = sha256_of(weights) == record.weights.sha256
     return "" if intact else f"{weights} does not match its recorded hash"
 
 
@@ -286,12 +243,8 @@ def _find_complete(run: Run) -> Record | None:
 
 
 def _reuse(run: Run, record: Record) -> Record:
-    """Log that a record is used, and how its settings differ; set its variant to this run's."""
-    versions = (record.environment.get("tespec", ""), record.results_version)
-    origin = ""
-    if versions != (tespec.__version__, records.RESULTS_VERSION):
-        origin = " (made by {}, results version {})".format(*versions)
-    log(f"{record.name} is already complete{origin}; --overwrite recomputes it")
+    """Log that a record is used, and how its settings differ."""
+    log(f"{record.name} is already complete; --overwrite recomputes it")
     recorded = flattened(record.config)
     present = flattened(run.config)
     present["deviations"] = recorded.get("deviations")  # prose, which may be reworded
@@ -302,10 +255,6 @@ def _reuse(run: Run, record: Record) -> Record:
     }
     if changed:
         log(f"{record.name} was made with different settings: {_format_changes(changed)}")
-    if run.setup.variant and run.setup.variant != record.variant:
-        record = record.model_copy(update={"variant": run.setup.variant})
-        if is_first():
-            records.write_record(record, run.setup.results)
     return record
 
 
@@ -314,9 +263,13 @@ def _log_reason(run: Run) -> None:
     if record := records.find_record(run.setup.results, run.name):
         log(f"{record.name}: {_problem(run, record)}; recomputing")
         return
-    for nearest in records.similar_records(run.setup.results, run.choices)[:1]:
-        changed = _format_changes(records.differing(nearest, run.choices))
-        log(f"{run.name}: running, since {nearest.name} differs in {changed}")
+    for nearest in records.similar_records(run.setup.results, run.cell, run.seed)[:1]:
+        changed = differences(nearest.cell, run.cell)
+        for key in ("pretraining", "data_fingerprint", "start_sha256"):
+            recorded = getattr(nearest, key)
+            if not changed and recorded != getattr(run, key):
+                changed = {key: (recorded, getattr(run, key))}
+        log(f"{run.name}: running, since {nearest.name} differs in {_format_changes(changed)}")
 
 
 def _format_changes(changed: Mapping[str, tuple[Any, Any]]) -> str:

@@ -75,9 +75,6 @@ class Setup:
         Literal["files", "tensorboard", "wandb", "mlflow"] | None,
         Advanced(help="also log to this tracker (default: none)"),
     ] = None
-    variant: Annotated[
-        str, Parameter(show=False, help="row of an ablation, for the record; plans set it")
-    ] = ""
     command: Annotated[str, Parameter(parse=False)] = ""
 
     @property

@@ -61,8 +61,9 @@ class WeightsReport:
 
     def facts(self) -> dict[str, Any]:
         """Facts about the weights for a record."""
-        names = ("source", "sha256", "coverage", "loaded", "format", "recipe")
+        names = ("source", "sha256", "coverage", "loaded", "format")
         return {name: getattr(self, name) for name in names} | {
+            "data_fingerprint": self.recipe.get("data_fingerprint", ""),
             "adapted": list(self.adapted),
             "unused": list(self.unused),
             "fresh": list(self.random),

@@ -83,7 +83,7 @@ def test_gradients_reach_every_parameter_and_the_state_is_float32_under_autocast
 class Plain(EventSwin):
     """Backbone that ignores the rate of stochastic depth."""
 
-    variants = ("swin_micro",)
+    sizes = ("swin_micro",)
 
     def build(self, drop_path):
         super().build(0.0)
@@ -111,9 +111,7 @@ def test_unknown_names_sizes_and_stochastic_depth_that_is_ignored_are_refused(ma
 
 def test_two_backbones_of_one_name_are_refused(monkeypatch):
     monkeypatch.setitem(BACKBONES.module_dict, "Plain", Plain)
-    with pytest.raises(
-        UserError, match=r"Plain\.variants: 'swin_micro' is also a variant of EventSwin"
-    ):
+    with pytest.raises(UserError, match=r"Plain\.sizes: 'swin_micro' is also a size of EventSwin"):
         build_backbone("swin_tiny", True, 10, SIZE)
 
 

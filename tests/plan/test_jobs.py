@@ -1,29 +1,29 @@
 """Plan files, their jobs and commands, and matching jobs to records."""
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from guides import forgotten_afterwards
 
-from tespec.comparison.records import Record
+from tespec.comparison.cell import OWN_WEIGHTS
 from tespec.core import config
-from tespec.core.config import names, pretraining_settings
+from tespec.core.config import names
 from tespec.core.errors import UserError
 from tespec.core.settings import build
 from tespec.plan.jobs import (
     Plan,
-    choices_of,
+    _cell,
     command,
     expand,
     missing_jobs,
     read_plan,
     select,
-    up_to_date,
 )
 from tespec.registry import register_methods
 from tespec.runs.data import find_unlabelled
-from tespec.runs.pretrain import identity_of
+from tespec.runs.identity import REQUIRED_SHA256
 
 RUNS = Path("no runs")
 
@@ -78,16 +78,16 @@ def test_seeds_of_the_command_line_replace_those_of_all_groups():
 
 def test_a_pretraining_is_shared_by_all_cells_that_start_from_it():
     cells = [{"methods": ["tespec", "scratch"], "tasks": ["ddd17", "gen1"]}]
-    shared = missing_jobs(jobs_of(cells=cells, seeds=[0, 1], pretraining_seeds=[5]), [], RUNS)
+    shared = missing_jobs(jobs_of(cells=cells, seeds=[0, 1], pretraining_seeds=[5]), {}, RUNS)
     assert [job.name for job in shared[:2]] == [
-        "pretraining-tespec-1mpx-s5",
+        "pretraining-tespec-1mpx-recurrent-s5",
         "evaluation-tespec-ddd17-recurrent-p5-s0",
     ]
     assert len(shared) == 1 + 16
-    missing = missing_jobs(jobs_of(cells=cells, seeds=[0, 1]), [], RUNS)
+    missing = missing_jobs(jobs_of(cells=cells, seeds=[0, 1]), {}, RUNS)
     assert [job.name for job in missing[:2]] == [
-        "pretraining-tespec-1mpx-s0",
-        "pretraining-tespec-1mpx-s1",
+        "pretraining-tespec-1mpx-recurrent-s0",
+        "pretraining-tespec-1mpx-recurrent-s1",
     ]
     assert len({job.name for job in missing}) == len(missing) == 2 + 16
 
@@ -96,182 +96,172 @@ def test_every_seed_runs_from_each_pretraining():
     jobs = jobs_of(
         cells=[CELL | {"methods": ["scratch", "tespec"]}], seeds=[0, 1], pretraining_seeds=[0, 3]
     )
-    starts = [(job.method, job.seed, job.upstream and job.upstream.seed) for job in jobs]
+    starts = [(job.cell.method, job.seed, job.upstream and job.upstream.seed) for job in jobs]
     of_seed = [("scratch", None), ("tespec", 0), ("tespec", 3)]
     assert starts == [(method, seed, start) for seed in (0, 1) for method, start in of_seed]
-    missing = missing_jobs(jobs, [], RUNS)
+    missing = missing_jobs(jobs, {}, RUNS)
     assert len({job.name for job in missing}) == len(missing) == 2 + 6
     assert "--pretraining-seed 3" in " ".join(command(jobs[2]))
     rows = jobs_of(ablations=["memory"], pretraining_seeds=[0, 3])
-    of_rows = [("memory: without", 0), ("memory: without", 3), ("", 0), ("", 3)]
-    assert [(job.variant, job.upstream.seed) for job in rows] == of_rows
+    without = {"recurrent": False}
+    of_rows = [(without, 0), (without, 3), ({}, 0), ({}, 3)]
+    assert [(job.cell.start.overrides, job.pretraining) for job in rows] == of_rows
+
+
+def missing(jobs, *records):
+    return missing_jobs(jobs, {record.key: record for record in records}, RUNS)
 
 
 def record_of(method, records):
     """Record of a method's recurrent cell with seed 0, from the pre-training with seed 0."""
     jobs = jobs_of(cells=[CELL | {"methods": [method]}], pretraining_seeds=[0])
-    (match,) = [record for record in records if missing_jobs(jobs, [record], RUNS) == []]
+    (match,) = [record for record in records if missing(jobs, record) == []]
     return match
 
 
-def changed(record, **fields):
-    if recipe := fields.pop("recipe", None):
-        fields["weights"] = record.weights | {"recipe": record.weights["recipe"] | recipe}
-    return record.model_copy(update=fields)
+def changed(record, pretraining=None, start=None, **fields):
+    """Copy of a record with changed fields of its cell, and of the cell of its pre-training."""
+    cell = replace(record.cell, **fields)
+    if start:
+        cell = replace(cell, start=replace(cell.start, **start))
+    pretraining = record.pretraining if pretraining is None else pretraining
+    return record.model_copy(update={"cell": cell, "pretraining": pretraining})
 
 
 ANOTHER = [
-    {"seed": 9},
     {"split": "val"},
     {"profile": "paper"},
     {"data": "ddd17"},
     {"arch": "feedforward"},
+    {"backbone": "swin_tiny"},
     {"task_version": 9},
-    {"overrides": {"label_fraction": 0.5}},
+    {"method_version": 9},
+    {"results_version": 9},
+    {"plugin": "0123456789ab"},
+    {"label_fraction": 0.5},
+    {"frozen": True},
+    {"overrides": {"batch_size": 3}},
     {"kind": "probe"},
-    {"recipe": {"seed": 1}},
-    {"recipe": {"overrides": {"recurrent": False}}},
-    {"recipe": {"data": "1mpx"}},
-    {"recipe": {"profile": "sample"}},
-    # older weights
-    {"weights": {"recipe": {"method": "tespec", "seed": 0, "profile": "study", "data": "sample"}}},
+    {"pretraining": 1},
+    {"start": {"overrides": {"recurrent": False}}},
+    {"start": {"data": "1mpx"}},
+    {"start": {"profile": "sample"}},
+    {"start": {"method_version": 9}},
+    {"start": {"results_version": 9}},
 ]
 
 
 @pytest.mark.parametrize("fields", ANOTHER, ids=str)
-def test_a_record_of_other_choices_is_not_the_job_s(records, fields):
+def test_a_record_of_another_cell_is_not_the_job_s(records, fields):
     record = record_of("tespec", records)
-    assert (record.method, record.task, record.arch, record.seed, record.variant) == (
-        "tespec",
-        "ddd17",
-        "recurrent",
-        0,
-        "",
-    )
     (job,) = jobs_of(cells=[TESPEC], pretraining_seeds=[0])
-    assert job in missing_jobs([job], [changed(record, **fields)], RUNS)
+    assert missing([job], record) == []
+    assert job in missing([job], changed(record, **fields))
+    assert job in missing([job], record.model_copy(update={"seed": 9}))
 
 
-def test_a_row_whose_record_has_no_variant_yet_is_run_again(records):
-    rows = jobs_of(ablations=[MEMORY], pretraining_seeds=[0])
+def test_rows_that_two_ablations_share_are_done_together(records):
     default = record_of("tespec", records)
-    without = changed(
-        default, variant="memory: without", recipe={"overrides": {"recurrent": False}}
-    )
-    assert missing_jobs(rows, [default, without], RUNS) == []
-    missing = missing_jobs(rows, [default, changed(without, variant="")], RUNS)
-    assert [job.variant for job in missing if job.kind == "evaluation"] == ["memory: without"]
+    without = changed(default, start={"overrides": {"recurrent": False}, "arch": "feedforward"})
+    shared = [MEMORY, {"tables": ["masking"], "task": "ddd17"}]
+    rows = jobs_of(ablations=shared, pretraining_seeds=[0])
+    assert [job.ablations for job in rows if job.key == default.key] == [("memory", "masking")]
+    left = [job for job in missing(rows, default, without) if job.cell.kind == "evaluation"]
+    assert len(rows) == len(left) + 2
+    assert all(job.ablations == ("masking",) for job in left)
 
 
 def test_settings_count_by_their_values(records):
     few = jobs_of(
         cells=[CELL | {"set": ["label_fraction=5.0e-2"]}], set=["pretraining.batch_size=3"]
     )
-    assert (
-        missing_jobs(
-            few, [changed(record_of("scratch", records), overrides={"label_fraction": 0.05})], RUNS
-        )
-        == []
-    )
+    assert missing(few, changed(record_of("scratch", records), label_fraction=0.05)) == []
     # the default
-    assert missing_jobs(jobs_of(cells=[CELL], set=["optimisation.steps=500"]), records, RUNS) == []
-    assert len(missing_jobs(jobs_of(cells=[CELL], accumulate=2), records, RUNS)) == 1
+    assert missing(jobs_of(cells=[CELL], set=["optimisation.steps=500"]), *records) == []
+    assert len(missing(jobs_of(cells=[CELL], accumulate=2), *records)) == 1
 
 
 def pretraining_of(method, *changes):
-    """Job of the pre-training of a method with changed settings."""
+    """Cell of the pre-training of a method with changed settings."""
     cell = CELL | {"methods": [method], "architectures": ["feedforward"]}
     (job,) = jobs_of(cells=[cell], set=[f"pretraining.{change}" for change in changes])
-    return job.upstream
-
-
-def choices_of_pretraining(method, **facts):
-    """Choices of the record of a pre-training on the sample world with seed 0."""
-    usual = {"profile": "study", "data": "sample", "seed": 0, "overrides": {}, "config": {}}
-    return choices_of(Record.model_construct(kind="pretraining", method=method, **(usual | facts)))
+    return job.upstream.cell
 
 
 def test_the_file_of_another_network_counts_by_its_content(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("a", "b"):
         (tmp_path / f"{name}.pth").write_text(name)
-    changes = [
-        f"objective.teacher_weights={path}" for path in ("a.pth", "./a.pth", f"{tmp_path}/a.pth")
-    ]
-    file = {"upstream_sha256": hashlib.sha256(b"a").hexdigest()}
-    of_file = choices_of_pretraining("scaleevent", config=file)
-    for change in changes:
-        assert identity_of(pretraining_settings("scaleevent", "study", [change])) == ({}, file)
-        assert pretraining_of("scaleevent", change).choices in of_file
-    assert pretraining_of("scaleevent", "objective.teacher_weights=b.pth").choices not in of_file
-    usual = pretraining_of("scaleevent").choices
-    assert usual not in of_file
-    assert usual in choices_of_pretraining("scaleevent")
-
-
-def test_a_changed_pretraining_of_another_backbone_is_found():
-    resnet = pretraining_of("ecdp", "batch_size=8")
-    assert resnet.choices in choices_of_pretraining("ecdp", overrides={"batch_size": 8})
+    paths = ("a.pth", "./a.pth", f"{tmp_path}/a.pth")
+    cells = {pretraining_of("scaleevent", f"objective.teacher_weights={path}") for path in paths}
+    (of_file,) = cells
+    assert of_file.start == OWN_WEIGHTS
+    assert of_file.overrides == {REQUIRED_SHA256: hashlib.sha256(b"a").hexdigest()}
+    assert pretraining_of("scaleevent", "objective.teacher_weights=b.pth") != of_file
+    usual = pretraining_of("scaleevent")
+    assert (usual.start.method, usual.start.task, usual.overrides) == ("imagenet", "objects", {})
 
 
 def test_given_weights_are_those_of_the_default_row(tmp_path):
     file = tmp_path / "weights.pth"
     file.touch()
     rows = jobs_of(ablations=["memory"], checkpoints={"tespec": file})
-    starts = [(row.variant, row.checkpoint, row.upstream is None) for row in rows]
-    assert starts == [("memory: without", None, False), ("", file, True)]
+    starts = [(row.cell.start == OWN_WEIGHTS, row.checkpoint, row.upstream) for row in rows]
+    assert starts == [(False, None, rows[0].upstream), (True, file, None)]
 
 
 PLUGGED = """
+from tespec.pretraining.method import Method, TableRow
 from tespec.registry import METHODS
-from tespec.pretraining.method import Method
 
 
 @METHODS.register_module(name="plugged")
 class Plugged(Method):
-    title = "Plugged"
+    row = TableRow(title="Plugged")
 """
 
 
-def test_records_of_edited_files_are_not_up_to_date(records, tmp_path, monkeypatch):
+def test_edited_files_of_the_user_make_another_cell(tmp_path, monkeypatch):
     monkeypatch.setattr(config, "_added", {})
     texts = {tmp_path / "mine.yaml": "base: sample\n", tmp_path / "plugin.py": PLUGGED}
     for file, text in texts.items():
         file.write_text(text)
     config.add_file("profiles", tmp_path / "mine.yaml")
+
+    def cell():
+        _cell.cache_clear()
+        (job,) = jobs_of(cells=[CELL | {"methods": ["plugged"]}], profile="mine")
+        return job.cell
+
     with forgotten_afterwards():
         register_methods([tmp_path / "plugin.py"])
-        plugin = hashlib.sha256("\0".join(sorted(texts.values())).encode()).hexdigest()[:12]
-        made = changed(
-            record_of("scratch", records), method="plugged", profile="mine", plugin=plugin
-        )
-        others = [
-            changed(made, **fields)
-            for fields in ({"plugin": ""}, {"method_version": 2}, {"method": "scratch"})
-        ]
-        assert up_to_date([made, *others]) == [made]
+        first = cell()
+        assert first.plugin
         for file, text in texts.items():
             file.write_text(f"{text}# edited\n")
-            assert up_to_date([made]) == []
+            assert cell() == replace(first, plugin=cell().plugin) != first
             file.write_text(text)
-        assert up_to_date([made]) == [made]
+        assert cell() == first
 
 
 def test_weights_given_in_a_file_count_by_their_content(records, tmp_path):
     file = tmp_path / "weights.pth"
     file.write_bytes(b"weights")
-    (job,) = jobs_of(cells=[CELL | {"methods": ["imagenet"]}], checkpoints={"imagenet": file})
-    assert job.upstream is None
-    assert missing_jobs([job], records, RUNS) == [job]
-    record = changed(
-        record_of("imagenet", records), weights={"sha256": hashlib.sha256(b"weights").hexdigest()}
-    )
-    assert missing_jobs([job], [record], RUNS) == []
+
+    def job():
+        (job,) = jobs_of(cells=[CELL | {"methods": ["imagenet"]}], checkpoints={"imagenet": file})
+        return job
+
+    digest = hashlib.sha256(b"weights").hexdigest()
+    record = changed(record_of("imagenet", records), pretraining=digest)
+    record = record.model_copy(update={"cell": replace(record.cell, start=OWN_WEIGHTS)})
+    assert job().upstream is None
+    assert missing([job()], *records) == [job()]
+    assert missing([job()], record) == []
+    words = f"run --method imagenet --task ddd17 --arch recurrent --checkpoint {file} "
+    assert words in " ".join(command(job()))
     file.write_bytes(b"others")
-    assert missing_jobs([job], [record], RUNS) == [job]
-    assert f"run --method imagenet --task ddd17 --arch recurrent --checkpoint {file} " in " ".join(
-        command(job)
-    )
+    assert missing([job()], record) == [job()]
 
 
 def test_commands_name_all_choices():
@@ -286,21 +276,23 @@ def test_commands_name_all_choices():
         "pretrain --method tespec --set recurrent=false --profile study --seed 0 --data sample"
     )
     assert " ".join(command(job.upstream)) == upstream
-    assert command(jobs_of(ablations=["memory"])[0])[-8:-6] == ["--variant", "memory: without"]
     (job,) = jobs_of(cells=[TESPEC | {"backbone": "swin_tiny"}], pretraining_seeds=[0])
     assert all("--backbone swin_tiny" in " ".join(command(run)) for run in (job, job.upstream))
-    assert all('"backbone": "swin_tiny"' in run.overrides for run in (job, job.upstream))
+    assert [run.cell.backbone for run in (job, job.upstream)] == ["swin_tiny", "swin_tiny"]
 
 
 def test_data_of_a_folder_has_its_own_label_and_profile(tmp_path, monkeypatch):
+    def facts(job):
+        return job.data, job.cell.data, job.cell.profile
+
     (tmp_path / "ddd17").mkdir()
     (real,) = jobs_of(cells=[CELL], data=str(tmp_path), profile=None)
-    assert (real.data, real.label, real.profile) == (str(tmp_path / "ddd17"), "ddd17", "paper")
+    assert facts(real) == (str(tmp_path / "ddd17"), "ddd17", "paper")
     monkeypatch.setenv("TESPEC_DATA", str(tmp_path))
     assert jobs_of(cells=[CELL], data=None, profile=None) == [real]
     (tmp_path / "ddd17" / "dataset.json").write_text('{"data": "sample"}')
     (sample,) = jobs_of(cells=[CELL], data=str(tmp_path), profile=None, seeds=[1])
-    assert (sample.label, sample.profile) == ("sample", "sample")
+    assert facts(sample)[1:] == ("sample", "sample")
 
 
 def test_pretraining_data_has_the_label_that_its_run_gives_it(tmp_path, monkeypatch):
@@ -310,9 +302,10 @@ def test_pretraining_data_has_the_label_that_its_run_gives_it(tmp_path, monkeypa
     (tmp_path / "1mpx").symlink_to(tmp_path / "elsewhere")
     for seed, (of_pretraining, of_cell) in enumerate((("1mpx", "ddd17"), ("winter", "winter"))):
         (job,) = jobs_of(cells=[TESPEC], data=None, seeds=[seed])
+        label = job.upstream.cell.data
         for given in (None, Path(job.upstream.data)):
-            assert find_unlabelled("1mpx", given).label == job.upstream.label == of_pretraining
-        assert job.label == of_cell
+            assert find_unlabelled("1mpx", given).label == label == of_pretraining
+        assert job.cell.data == of_cell
         (tmp_path / "dataset.json").write_text('{"data": "winter"}')
 
 
@@ -350,11 +343,14 @@ def test_unknown_names_are_refused(groups, message):
 @pytest.mark.parametrize(
     ("only", "chosen"),
     [
-        (["ddd17", "scratch"], lambda job: (job.task, job.method) == ("ddd17", "scratch")),
+        (
+            ["ddd17", "scratch"],
+            lambda job: (job.cell.task, job.cell.method) == ("ddd17", "scratch"),
+        ),
         (["masking"], lambda job: "masking" in job.ablations),
         (
             ["reference", "gen1", "mvsec"],
-            lambda job: job.kind == "reference" and job.task != "ddd17",
+            lambda job: job.cell.kind == "reference" and job.cell.task != "ddd17",
         ),
         ([], lambda job: True),
     ],

@@ -144,12 +144,14 @@ def test_a_plan_is_run_once_from_each_of_its_pretrainings(tmp_path, tiny_world, 
     records, problems = read_records(tmp_path / "results")
     assert problems == []
     starts = {
-        record.weights["sha256"]: record.seed for record in records if record.kind == "pretraining"
+        record.weights.sha256: record.seed
+        for record in records
+        if record.cell.kind == "pretraining"
     }
-    cells = [record for record in records if record.kind == "evaluation"]
-    assert all((record.seed, record.overrides) == (0, {"label_fraction": 0.5}) for record in cells)
-    assert [starts[record.weights["sha256"]] for record in cells] == [
-        record.weights["recipe"]["seed"] for record in cells
+    cells = [record for record in records if record.cell.kind == "evaluation"]
+    assert all((record.seed, record.cell.label_fraction) == (0, 0.5) for record in cells)
+    assert [starts[record.weights.sha256] for record in cells] == [
+        record.pretraining for record in cells
     ]
     assert sorted(starts.values()) == [0, 1] == sorted(to_frame(cells).pretraining_seed.unique())
     assert main(command) == 0

@@ -14,7 +14,7 @@ import tespec.core.compat  # noqa: F401  # before timm
 import torch
 from timm.models.swin_transformer import SwinTransformer
 
-from tespec.models.event_swin import VARIANTS
+from tespec.models.event_swin import SIZES
 
 TOKENS = 49  # per window
 
@@ -29,7 +29,7 @@ def numbers(seed, **shapes):
 
 def timm_new(arch="swin_micro", chans=3, head=True, seed=0):
     """timm since 0.8: downsampling at the start of stages 1 to 3, classifier `head.fc`."""
-    width, depths, heads = VARIANTS[arch]
+    width, depths, heads = SIZES[arch]
     with torch.device("meta"):
         model = SwinTransformer(in_chans=chans, embed_dim=width, depths=depths, num_heads=heads)
     draw = torch.Generator().manual_seed(seed)
@@ -116,7 +116,7 @@ def tespec_release(arch="swin_micro"):
     """TESPEC's file: timm's features_only at 20 channels, 1x1 convolutions, and a decoder."""
     state = under("model.encoder.pure_backbone.", timm_features(arch, chans=20))
     for stage in range(4):
-        size = VARIANTS[arch][0] << stage
+        size = SIZES[arch][0] << stage
         gates = numbers(stage, weight=(4 * size, 2 * size, 1, 1), bias=(4 * size,))
         state |= under(f"model.encoder.lstm_blocks.{stage}.conv1x1.", gates)
     state["model.decoder.proj.weight"] = torch.zeros(8, 8)

@@ -13,7 +13,7 @@ from timm.models.swin_transformer import SwinTransformer, checkpoint_filter_fn
 
 from tespec.core.errors import UserError
 from tespec.models import EventResNet, EventSwin
-from tespec.models.event_swin import VARIANTS
+from tespec.models.event_swin import SIZES
 from tespec.weights.formats import convert
 from tespec.weights.load import inspect, load_backbone
 
@@ -57,7 +57,7 @@ def test_every_source_fills_the_backbone(tmp_path, source):
 @pytest.mark.parametrize("head", [True, False])
 def test_a_swin_of_microsoft_is_read_as_timm_itself_reads_it(head):
     """The downsampling tells the format; the classifier is optional."""
-    width, depths, heads = VARIANTS["swin_micro"]
+    width, depths, heads = SIZES["swin_micro"]
     theirs = SwinTransformer(in_chans=20, embed_dim=width, depths=depths, num_heads=heads)
     state = published.microsoft(chans=20, head=head)
     expected = checkpoint_filter_fn(state, theirs)
