@@ -34,13 +34,13 @@ def test_a_method_is_listed_run_and_in_the_table(tiny_world, tmp_path):
     listed, described, _, tuning, table = printed
     assert re.search(r"^  byol +BYOL: Predicts the momentum", listed, re.MULTILINE)
     assert "title: BYOL" in described
-    records = {(each.kind, each.method): each for each in read_records(tmp_path / "results")[0]}
+    records = {(each.cell.kind, each.cell.method): each for each in read_records(tmp_path / "results")[0]}
     pretrained, tuned = (records[kind, "byol"] for kind in ("pretraining", "evaluation"))
     own = {"type": "byol", "hidden": 4096, "out": 256, "scale": [0.08, 1.0], "momentum": 0.99}
     assert pretrained.config["objective"] == own
     assert {"loss", "last_stage_std", "last_stage_rank"} <= set(pretrained.metrics)
-    assert pretrained.plugin == tuned.plugin == hashlib.sha256(PROGRAM.encode()).hexdigest()[:12]
-    assert tuned.weights["sha256"] == pretrained.weights["sha256"]
+    assert pretrained.cell.plugin == tuned.cell.plugin == hashlib.sha256(PROGRAM.encode()).hexdigest()[:12]
+    assert tuned.weights.sha256 == pretrained.weights.sha256
     assert tuning.startswith("byol on ddd17 (recurrent, data: sample): miou")
     (row,) = re.findall(r"^ *BYOL .*", table, re.MULTILINE)
     assert f"{tuned.metrics['miou']:.2f} (1" in row
@@ -68,7 +68,7 @@ def test_an_installed_package_offers_a_method_by_its_entry_point(tiny_world, tmp
     environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{REPOSITORY}"}
     subprocess.run(list(map(str, command)), cwd=tmp_path, env=environment, check=True, timeout=300)
     (record,), _ = read_records(tmp_path / "results")
-    assert (record.method, record.plugin) == (
+    assert (record.cell.method, record.cell.plugin) == (
         "byol",
         hashlib.sha256(PROGRAM.encode()).hexdigest()[:12],
     )

@@ -51,7 +51,7 @@ class Cell:
     method_version: int = 1
     task_version: int = 1
     plugin: str = ""  # hash of the user's files that the run uses; "" for none
-    results_version: int = RESULTS_VERSION
+    results_version: int = Field(default=RESULTS_VERSION, ge=1)
 
     def __hash__(self) -> int:
         return hash(self.text)

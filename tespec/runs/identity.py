@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from tespec.comparison.cell import OWN_WEIGHTS, Cell, Kind, Start
+from tespec.comparison.cell import OWN_WEIGHTS, RESULTS_VERSION, Cell, Kind, Start
 from tespec.core.config import as_facts, changed_settings, flattened, user_files
 from tespec.core.errors import UserError
 from tespec.core.files import sha256_of
@@ -122,7 +122,13 @@ def _cell(
     if accumulate > 1:
         overrides["accumulate"] = accumulate
     arch: Any = settings.arch
-    return Cell(arch=arch, profile=settings.profile, overrides=overrides, **facts)
+    return Cell(
+        arch=arch,
+        profile=settings.profile,
+        overrides=overrides,
+        results_version=RESULTS_VERSION,
+        **facts,
+    )
 
 
 def start_of(

@@ -76,7 +76,7 @@ def test_pretrains_on_a_single_recording(call, tmp_path, places):
     assert code == 0, err
     assert "loss_masked_carried" in out
     (record,), _ = read_records(tmp_path / "results")
-    assert record.data == "evt3_640x480_2_08s"
+    assert record.cell.data == "evt3_640x480_2_08s"
     with Image.open(tmp_path / "results" / "pictures" / f"{record.name}.png") as drawn:
         assert drawn.width > 600
 
@@ -98,11 +98,10 @@ def test_a_backbone_by_name_is_pretrained_and_fine_tuned_and_named_in_the_tables
     assert code == 0, err
     assert out.startswith("cpc on ddd17 (recurrent, data: sample): miou ")
     assert "moving: " in out
-    records = {record.kind: record for record in read_records(tmp_path / "results")[0]}
+    records = {record.cell.kind: record for record in read_records(tmp_path / "results")[0]}
     assert set(records) == {"pretraining", "evaluation"}
     for record in records.values():
-        assert record.overrides == {"backbone": "resnet_micro"}
-        assert record.config["backbone"] == record.facts["backbone"] == "resnet_micro"
+        assert record.config["backbone"] == record.cell.backbone == "resnet_micro"
     rows = to_frame(records.values())
     assert set(rows["backbone"]) == {"resnet_micro"}
     assert set(rows["overrides"]) == set(rows["pretraining_overrides"]) == {""}
@@ -126,10 +125,7 @@ def test_a_frozen_backbone_stays_as_it_was_and_the_head_is_trained(
     )
     assert code == 0, err
     (record,), _ = read_records(tmp_path / "results")
-    assert (record.overrides, record.config["freeze"]) == (
-        {"backbone": "resnet_micro", "freeze": True},
-        True,
-    )
+    assert (record.cell.backbone, record.cell.evaluation) == ("resnet_micro", "frozen")
     network = load_trained(tmp_path / "runs" / record.name / "model.safetensors")
     seed_everything(derive_seed(0, "model"))
     fresh = build_task(network.settings, tiny_world / "ddd17").model()

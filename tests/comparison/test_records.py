@@ -1,42 +1,86 @@
 import gzip
 import json
 import subprocess
+from dataclasses import fields, replace
+from typing import Any
 
 import pytest
-from made_records import record
+from made_records import cell, pretraining, record
 
 from tespec.comparison import records
-from tespec.comparison.records import (
-    CHOICES,
-    Record,
-    find_record,
-    identity,
-    read_records,
-    write_archive,
-    write_record,
-)
+from tespec.comparison.cell import OWN_WEIGHTS, Cell, differences, run_name
+from tespec.comparison.records import find_record, read_records, write_archive, write_record
 from tespec.core.errors import UserError
 
-OTHERS = {str: "other", int: 7, dict: {"optimisation.steps": 10}}
+OTHERS: dict[str, Any] = {
+    "kind": "probe",
+    "arch": "feedforward",
+    "overrides": {"optimisation.steps": 10},
+    "start": pretraining(),
+    "split": "val",
+    "label_fraction": 0.5,
+    "frozen": True,
+    "method_version": 2,
+    "task_version": 2,
+    "results_version": 2,
+}
 
 
-@pytest.mark.parametrize("choice", CHOICES)
-def test_identity_changes_with_each_choice(choice):
-    chosen = record().model_dump(include=set(CHOICES))
-    assert identity(chosen) == record().id
-    assert identity(chosen | {choice: OTHERS[type(chosen[choice])]}) != identity(chosen)
+@pytest.mark.parametrize("fact", [field.name for field in fields(Cell)])
+def test_each_fact_of_a_cell_changes_the_name_of_its_run(fact):
+    first = cell()
+    other = replace(first, **{fact: OTHERS.get(fact, "other")})
+    assert run_name(other, 0, "data", "start") != run_name(first, 0, "data", "start")
+    assert other != first
+    assert list(differences(first, other)) == [
+        "overrides.optimisation.steps" if fact == "overrides" else fact
+    ]
 
 
-def test_what_was_not_chosen_changes_no_identity():
-    first = record()
-    other = record(
-        environment={"revision": "f" * 40},
-        config={"label_fraction": 1.0, "new": 1},
-        variant="masking: 25%",
-    )
-    assert (first.name, first.id) == (other.name, other.id)
-    turned = {name: getattr(first, name) for name in reversed(CHOICES)}
-    assert identity(turned) == first.id
+def test_a_fact_of_the_pretraining_changes_the_name_too():
+    first = cell(start=pretraining())
+    other = cell(start=pretraining(overrides={"objective.mask.ratio": 0.75}))
+    assert run_name(other, 0, "data", "start") != run_name(first, 0, "data", "start")
+    assert differences(first, other) == {"start.overrides.objective.mask.ratio": (None, 0.75)}
+
+
+def test_seeds_data_and_initial_weights_are_in_the_name():
+    given = [(0, "a", "b"), (1, "a", "b"), (0, "b", "b"), (0, "a", "a"), (0, "ab", "")]
+    assert len({run_name(cell(), *facts) for facts in given}) == len(given)
+
+
+def test_where_and_how_it_ran_changes_no_name():
+    other = record(environment={"revision": "f" * 40}, config={"new": 1}, pretraining=3)
+    assert other.name == record().name
+
+
+@pytest.mark.parametrize(
+    ("facts", "network", "data", "evaluation"),
+    [
+        ({}, "Swin-T/7", "-", "full"),
+        ({"backbone": "swin_micro"}, "swin_micro", "-", "full"),
+        ({"backbone": "resnet50", "frozen": True}, "ResNet50", "-", "frozen"),
+        ({"backbone": "", "label_fraction": 0.05}, "-", "-", "5 % of labels"),
+        (
+            {"start": OWN_WEIGHTS, "frozen": True, "label_fraction": 0.5},
+            "Swin-T/7",
+            "own weights",
+            "frozen, 50 % of labels",
+        ),
+        ({"start": pretraining()}, "Swin-T/7", "1Mpx (sample world, sample)", "full"),
+        (
+            {"start": pretraining(task="objects", profile="paper")},
+            "Swin-T/7",
+            "objects (sample world)",
+            "full",
+        ),
+        ({"start": pretraining(data="1mpx", profile="paper")}, "Swin-T/7", "1Mpx", "full"),
+        ({"start": pretraining(data="rain", profile="demo")}, "Swin-T/7", "rain (demo)", "full"),
+    ],
+)
+def test_a_cell_is_named_by_its_facts(facts, network, data, evaluation):
+    made = cell(**facts)
+    assert (made.network, made.pretraining_data, made.evaluation) == (network, data, evaluation)
 
 
 def test_a_record_survives_its_file_and_the_archive(tmp_path):
@@ -59,7 +103,10 @@ def test_a_record_survives_its_file_and_the_archive(tmp_path):
     ("change", "message"),
     [
         ({"format": 3}, "format"),
-        ({"results_version": 0}, "results_version"),
+        ({"cell": {"kind": "evaluation"}}, "cell.method"),
+        ({"seed": 9}, "its content belongs to evaluation-scratch-ddd17-recurrent-s9-"),
+        ({"facts": {"title": 3}}, "facts.title"),
+        ({"environment": {"packages": []}}, "environment.packages"),
         ({"metrics": {"miou": "many"}}, "metrics.miou"),
         ({"scores": {"miou": {"better": "more\nthan"}}}, "scores.miou"),
         (None, "Invalid JSON"),
@@ -91,13 +138,27 @@ def test_an_archive_that_is_torn_is_named(tmp_path):
     assert "cannot be read" in read_records(tmp_path)[1][0]
 
 
-def test_two_records_of_one_id_are_an_error_with_both_paths(tmp_path):
+def test_a_copied_file_does_not_answer_for_another_run(tmp_path):
     path = write_record(record(), tmp_path)
-    copy = path.with_name("copy.json")
-    copy.write_text(path.read_text())
-    with pytest.raises(UserError) as refused:
-        read_records(tmp_path)
-    assert all(str(each) in str(refused.value) for each in (path, copy))
+    other = path.with_name(f"{record(seed=1).name}.json")
+    other.write_text(path.read_text())
+    found, (problem,) = read_records(tmp_path)
+    assert found == [record().model_copy(update={"written": found[0].written})]
+    assert problem == f"{other}: holds the record {path.stem}; rename or remove the file"
+    with pytest.raises(UserError, match="holds the record"):
+        find_record(tmp_path, other.stem)
+
+
+@pytest.mark.parametrize("name", ["../../../x", "a/b", "a\x1b[2J", ""])
+def test_names_in_a_record_cannot_leave_the_folder(tmp_path, name):
+    content = json.loads(record().model_dump_json())
+    content["cell"]["method"] = name
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / f"{record().name}.json").write_text(json.dumps(content))
+    found, (problem,) = read_records(tmp_path)
+    assert found == []
+    assert "cell.method" in problem
+    assert "\x1b" not in problem
 
 
 def test_a_record_that_was_computed_again_counts_instead_of_the_archived_one(tmp_path):
@@ -115,10 +176,8 @@ def test_what_differs_from_similar_records_is_told_nearest_first(tmp_path):
     )
     for each in (far, near, record("tespec"), record(arch="feedforward"), record(seed=1)):
         write_record(each, tmp_path)
-    chosen = record().model_dump(include=set(CHOICES))
-    assert records.similar_records(tmp_path, chosen) == [near, far]
-    assert records.differing(near, chosen) == {"profile": ("smoke", "sample")}
-    assert records.differing(far, chosen)["--set optimisation.steps"] == (10, None)
+    assert records.similar_records(tmp_path, cell(), 0) == [near, far]
+    assert differences(near.cell, cell()) == {"profile": ("smoke", "sample")}
 
 
 def test_revision_says_whether_files_were_changed(tmp_path, monkeypatch):
@@ -149,17 +208,3 @@ def test_revision_says_whether_files_were_changed(tmp_path, monkeypatch):
     assert revision() == (git("rev-parse", "HEAD"), False)
     (tmp_path / "tespec" / "file.py").write_text("two")
     assert revision() == (git("rev-parse", "HEAD"), True)
-
-
-def test_files_from_outside_of_the_package_are_hashed(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(tmp_path)
-    source, settings = tmp_path / "my_method_file.py", tmp_path / "own.yaml"
-    source.write_text("class Mine: pass\n")
-    settings.write_text("a: 1")
-    from my_method_file import Mine
-
-    assert records.plugin_sha256([Record]) == ""
-    first = records.plugin_sha256([Mine], [settings])
-    assert first == records.plugin_sha256([Mine, Record], [settings])
-    settings.write_text("a: 2")
-    assert records.plugin_sha256([Mine], [settings]) != first

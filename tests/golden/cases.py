@@ -549,21 +549,25 @@ PUBLISHED = (
 
 def plan(name: str, world: Path, folder: Path) -> pd.DataFrame:
     """Runs of a plan, including the pre-trainings that others start from."""
-    rows = [
-        {
-            field: getattr(job, field)
-            for field in ("kind", "method", "task", "arch", "seed", "split")
-        }
-        | {
-            "overrides": " ".join((*job.set, *filter(None, [job.backbone])) if job.arch else ()),
-            "pretraining_overrides": " ".join(
-                job.upstream.set if job.upstream else () if job.arch else job.set
-            ),
+    rows = []
+    for job in missing_jobs(expand(read_plan(name)), {}, folder):
+        cell = job.cell
+        is_pretraining = cell.kind == "pretraining"
+        changes = (*job.set, *filter(None, [job.backbone]))
+        of_start = job.upstream.set if job.upstream else ()
+        row = {
+            "kind": cell.kind,
+            "method": cell.method,
+            "task": cell.task,
+            "arch": "" if is_pretraining else cell.arch,
+            "seed": job.seed,
+            "split": cell.split,
+            "overrides": "" if is_pretraining else " ".join(changes),
+            "pretraining_overrides": " ".join(job.set if is_pretraining else of_start),
             "pretraining_seed": job.upstream.seed if job.upstream else "",
             "ablations": " ".join(job.ablations),
         }
-        for job in missing_jobs(expand(read_plan(name)), [], folder)
-    ]
+        rows.append(row)
     return pd.DataFrame(rows).sort_values(list(rows[0]))
 
 

@@ -222,7 +222,7 @@ def test_the_tokenizer_is_pre_trained_first_and_stays_as_it_is(tiny_world, tmp_p
             2,
             2,
         )
-        assert record.start_sha256 == first.record.weights["sha256"]
+        assert record.start_sha256 == first.record.weights.sha256
         assert set(first.record.metrics) == {"loss", "perplexity", "drawn_error"}
         names.add(record.name)
     assert len(names) == 2

@@ -36,7 +36,7 @@ def test_each_split_is_a_run_of_its_own(tiny_world, tmp_path):
     splits = json.loads((tiny_world / "ddd17" / "dataset.json").read_text())["splits"]
     test, val = (finetune(spec_of(tiny_world, tmp_path, split)) for split in ("test", "val"))
     for split, record in (("test", test), ("val", val)):
-        assert (record.split, list(record.recordings)) == (split, splits[split])
+        assert (record.cell.split, list(record.recordings)) == (split, splits[split])
         assert record.config["splits"] == {name: splits[name] for name in ("train", split)}
         assert set(record.protocol) & {"test", "val"} == {split}
         assert record.protocol["scored"].startswith(f"every {split} label once")

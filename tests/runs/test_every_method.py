@@ -34,8 +34,8 @@ def test_a_method_runs_on_a_task(tiny_world, tmp_path_factory, method, task, arc
     record = finetune(
         cell_spec(tiny_world, runs, task, arch, method, settings=settings, pretraining_changes=own)
     )
-    assert (record.weights["loaded"] == 0) == (kind.row.pretraining_data == "-")
-    assert all(name.startswith("lstms.") for name in record.weights["fresh"])
+    assert (record.weights.loaded == 0) == (kind.row.pretraining_data == "-")
+    assert all(name.startswith("lstms.") for name in record.weights.fresh)
     assert record.config["backbone"].startswith(
         {"swin": "swin_micro"}.get(kind.network, kind.network)
     )

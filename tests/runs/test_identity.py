@@ -1,23 +1,26 @@
 """A record is found again if all choices are the same, whatever else changed."""
 
 import shutil
+import sys
+from dataclasses import replace
 
 import pytest
 from guides import forgotten_afterwards
 from short_runs import cell_spec, setup_in
 
-import tespec
-from tespec.comparison import records
-from tespec.comparison.records import RESULTS_VERSION, read_records, write_record
+from tespec.comparison.cell import OWN_WEIGHTS, RESULTS_VERSION
+from tespec.comparison.records import read_records, write_record
 from tespec.core import config
 from tespec.core.config import pretraining_settings
 from tespec.core.paths import CONFIGS
 from tespec.pretraining.method import find_method
 from tespec.registry import register_methods
-from tespec.runs import pretrain
+from tespec.runs import identity, pretrain
 from tespec.runs.data import Data
 from tespec.runs.finetune import prepare_run
 from tespec.runs.references import label_prior
+from tespec.tasks.base import random_backbone
+from tespec.weights.files import write_weights
 
 DECODER = """
 from tespec.registry import MODELS
@@ -45,7 +48,7 @@ def test_how_and_where_it_is_computed_is_no_choice(tiny_world, tmp_path):
         f"head.dropout={cell(tiny_world, tmp_path).settings.head['dropout']}",
         "optimisation.steps=1",
     ]
-    how = {"device": None, "workers": 2, "threads": 1, "variant": "masking: 25%", "track": "files"}
+    how = {"device": None, "workers": 2, "threads": 1, "track": "files"}
     assert name_of(tiny_world, tmp_path, changes=usual, **how) == name_of(tiny_world, tmp_path)
 
 
@@ -62,6 +65,7 @@ def test_every_choice_is_in_the_name(tiny_world, tmp_path, monkeypatch):
     others += [
         {"seed": 1},
         {"split": "val"},
+        {"freeze": True},
         {"accumulate": 2},
         {"task": "my_task"},
         {"profile": "my_profile"},
@@ -115,36 +119,78 @@ def test_what_differs_from_a_similar_record_is_said_with_both_values(prior, caps
     first = prior()
     assert "differs" not in capsys.readouterr().err
     prior(changes=["label_fraction=0.5", "head.dropout=0.3"])
-    changed = "--set head.dropout (default there, 0.3 here), --set label_fraction ("
+    changed = "overrides.head.dropout (default there, 0.3 here), label_fraction (1.0 there, 0.5 "
     assert f"running, since {first.name} differs in {changed}" in capsys.readouterr().err
 
 
-def test_an_old_record_is_taken_and_named_and_gets_the_variant(
-    prior, tmp_path, monkeypatch, capsys
-):
+def test_a_record_of_an_older_version_does_not_answer(prior, tmp_path, monkeypatch, capsys):
     first = prior()
-    of_old = first.environment | {"tespec": "0.0.1"}
-    write_record(first.model_copy(update={"environment": of_old}), tmp_path / "results")
-    assert prior(variant="target: Eq. 6").metrics == first.metrics
-    said = capsys.readouterr().err
-    assert (
-        f"is already complete (made by 0.0.1, results version {RESULTS_VERSION}); --overwrite"
-        in said
-    )
-    assert "different settings" not in said
-    assert [record.variant for record in read_records(tmp_path / "results")[0]] == ["target: Eq. 6"]
-    assert prior().variant == "target: Eq. 6"
-    write_record(first, tmp_path / "results")
-    monkeypatch.setattr(records, "RESULTS_VERSION", RESULTS_VERSION + 1)
-    assert prior() == first
-    assert (
-        f"(made by {tespec.__version__}, results version {RESULTS_VERSION})"
-        in capsys.readouterr().err
-    )
-    # As if a profile of the repository had been edited, which is not a choice of the run.
+    monkeypatch.setattr(identity, "RESULTS_VERSION", RESULTS_VERSION + 1)
+    again = prior()
+    assert again.name != first.name
+    values = f"({RESULTS_VERSION} there, {RESULTS_VERSION + 1} here)"
+    assert f"differs in results_version {values}" in capsys.readouterr().err
+    assert len(read_records(tmp_path / "results")[0]) == 2
+
+
+def test_other_settings_of_a_complete_run_are_named(prior, tmp_path, capsys):
+    first = prior()
+    # As if a profile of the repository had been edited, which is not in the cell.
     changed = first.config | {"batch_size": 77, "deviations": ["other words"]}
     write_record(first.model_copy(update={"config": changed}), tmp_path / "results")
     prior()
     values = f"(77 there, {first.config['batch_size']} here)"
     message = f"was made with different settings: batch_size {values}"
     assert message in capsys.readouterr().err
+
+
+HELPER = "def distance(a):\n    return a\n"
+PLUGGED = """
+import sys
+sys.path.insert(0, {folder!r})
+from my_distances import distance
+from tespec.pretraining.method import Method, TableRow
+from tespec.registry import METHODS
+
+
+@METHODS.register_module(name="plugged")
+class Plugged(Method):
+    row = TableRow(title="Plugged")
+"""
+
+
+def test_a_module_that_a_plug_in_imports_is_part_of_the_run(tiny_world, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    helper = tmp_path / "my_distances.py"
+    helper.write_text(HELPER)
+    plugin = tmp_path / "plugin.py"
+    plugin.write_text(PLUGGED.format(folder=str(tmp_path)))
+    with forgotten_afterwards():
+        register_methods([plugin])
+        files = identity.source_files("tespec_plugin_plugin")
+        assert files == {plugin, helper}
+        first = name_of(tiny_world, tmp_path, method="plugged")
+        helper.write_text(f"{HELPER}# edited\n")
+        assert name_of(tiny_world, tmp_path, method="plugged") != first
+    sys.modules.pop("my_distances")
+
+
+def test_installed_and_own_modules_are_no_files_of_the_user():
+    assert identity.source_files("tespec.runs.run") == set()
+    assert identity.source_files("pytest")  # itself, but not what it imports
+    assert all("pytest" in path.parts[-2] for path in identity.source_files("pytest"))
+
+
+def test_three_files_of_weights_are_draws_of_one_cell(tiny_world, tmp_path):
+    runs = []
+    for seed in (0, 1, 2):
+        given = cell(tiny_world, tmp_path, "imagenet", seed=seed)
+        network = random_backbone(given.settings, (64, 96))
+        file = tmp_path / f"{seed}.safetensors"
+        recipe = {"backbone": given.settings.backbone, "bins": 10, "recurrent": False}
+        tensors = {name: tensor + seed for name, tensor in network.state_dict().items()}
+        write_weights(file, tensors, {**recipe, "sensor": [64, 96]})
+        runs.append(prepare_run("evaluation", replace(given, checkpoint=file))[0])
+    assert {run.cell.start for run in runs} == {OWN_WEIGHTS}
+    assert len({run.cell for run in runs}) == 1
+    assert len({run.pretraining for run in runs}) == 3

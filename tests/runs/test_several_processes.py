@@ -90,9 +90,10 @@ def compute(case, world, folder, stop=0, **changes):
             ):  # is not trained, since rounding would change what is learned from it
                 first = required_settings(recipe, UPSTREAM[name])
                 still = replace(first, optimisation=replace(first.optimisation, peak_lr=1e-15))
-                patch.setattr(
-                    "tespec.runs.pretrain.required_settings", lambda settings, name: still
-                )
+                for module in ("pretrain", "identity"):
+                    patch.setattr(
+                        f"tespec.runs.{module}.required_settings", lambda settings, name: still
+                    )
             pretrain(name, recipe, Data(world / dataset, "sample"), 0, setup_in(folder, **changes))
 
 
@@ -100,7 +101,7 @@ def record_of(folder, case=""):
     """Record of a case, not that of the network that it learns from."""
     records, problems = read_records(folder / "results")
     assert problems == []
-    (record,) = [each for each in records if each.method != UPSTREAM.get(case)]
+    (record,) = [each for each in records if each.cell.method != UPSTREAM.get(case)]
     return record
 
 
@@ -117,10 +118,10 @@ def test_two_processes_compute_what_one_computes(tiny_world, tmp_path):
     for case in cases:
         compute(case, tiny_world, tmp_path / "one" / case)
         one, two = (record_of(tmp_path / processes / case, case) for processes in ("one", "two"))
-        assert two.environment["processes"] == 2
+        assert two.environment.processes == 2
         # The weights of the network that a method learns from are a choice of it, and may differ by
         # rounding.
-        assert two.id == one.id or case in UPSTREAM, case
+        assert two.name == one.name or case in UPSTREAM, case
         curves = list(zip(one.curve, two.curve, strict=True))
         assert len(curves) == 4
         # After the first loss, Adam's first steps turn the rounding of nearly zero gradients into
@@ -146,7 +147,7 @@ def test_a_run_goes_on_with_more_processes(tiny_world, tmp_path):
         straight, resumed = (
             record_of(tmp_path / folder / case, case) for folder in ("straight", "stopped")
         )
-        assert resumed.id == straight.id
+        assert resumed.name == straight.name
         for ours, theirs in zip(straight.curve, resumed.curve, strict=True):
             assert theirs == pytest.approx(ours, rel=1e-5, abs=1e-5), case
 
@@ -158,10 +159,10 @@ def test_gradient_accumulation_computes_what_one_batch_computes(tiny_world, tmp_
     compute(case, tiny_world, tmp_path / "whole")
     compute(case, tiny_world, tmp_path / "accumulated", accumulate=2)
     whole, accumulated = record_of(tmp_path / "whole"), record_of(tmp_path / "accumulated")
-    assert accumulated.environment["accumulate"] == 2
-    # The id differs: sums are rounded in another order, and batch statistics are those of a
+    assert accumulated.environment.accumulate == 2
+    # The name differs: sums are rounded in another order, and batch statistics are those of a
     # micro-batch.
-    assert accumulated.id != whole.id
+    assert accumulated.name != whole.name
     tolerance = 1e-5 if case.startswith("tespec") else 0.2
     for ours, theirs in zip(whole.curve, accumulated.curve, strict=True):
         assert theirs == pytest.approx(ours, rel=tolerance, abs=tolerance)

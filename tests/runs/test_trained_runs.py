@@ -37,12 +37,12 @@ def straight(tiny_world, tmp_path_factory):
 def test_the_record_says_what_was_done(straight):
     folder, record = straight
     assert read_records(folder / "results") == ([record], [])
-    assert (record.data, record.weights["source"]) == ("sample", "random initialisation")
+    assert (record.cell.data, record.weights.source) == ("sample", "random initialisation")
     assert set(record.groups) <= {"moving", "standing"}
     assert set(record.metrics) == set(record.scores) == {"miou", "mean_class_acc", "pixel_acc"}
     assert (record.scores["miou"].better, record.scores["miou"].unit) == ("higher", "%")
     assert set(record.classes) == set(record.config["classes"])
-    assert set(record.overrides) == {name.partition("=")[0] for name in FEW}
+    assert set(record.cell.overrides) == {name.partition("=")[0] for name in FEW}
     assert record.protocol["test"].startswith("dir2 (")
     assert all(
         record.protocol[name]
@@ -167,7 +167,7 @@ def test_leaves_weights_and_a_record_with_the_features_of_every_stage(pretrainin
     (folder, result), record = pretraining, pretraining[1].record
     assert read_records(folder / "results") == ([record], [])
     assert record.config["deviations"]
-    assert record.weights["sha256"] == sha256_of(result.weights)
+    assert record.weights.sha256 == sha256_of(result.weights)
     assert [point["step"] for point in record.curve] == [1, 2, 3, 4, 5, 6]
     assert list(record.groups) == [f"stage {number}" for number in range(1, 5)]
     assert all(
