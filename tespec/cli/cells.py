@@ -1,5 +1,6 @@
 """Functions of the verbs `run` and `pretrain`, which import them late, as torch takes seconds."""
 
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from tespec.comparison.records import Record
 from tespec.core import config
 from tespec.core.distributed import is_first
 from tespec.core.errors import UserError
-from tespec.core.settings import Pretraining
+from tespec.core.settings import Pretraining, default_values
 from tespec.pretraining.method import Method, find_method
 from tespec.registry import METHODS
 from tespec.runs.cost import estimate_training, input_size
@@ -150,7 +151,12 @@ def print_cost(cell: CellOptions, setup: Setup) -> None:
     estimate = estimate_training(settings, size, freeze=spec.freeze)
     print(estimate.report(spec.data.title, setup, cell.training.gpus))
     if spec.pretrains and spec.data.is_sample:
-        command = f"tespec pretrain --method {spec.name} --dry-run"
+        words = ["tespec", "pretrain", "--method", spec.name, "--profile", settings.profile]
+        if cell.training.backbone:
+            words += ["--backbone", cell.training.backbone]
+        for change in spec.pretraining_changes:
+            words += ["--set", change]
+        command = shlex.join([*words, "--dry-run"])
         print(f"First, {spec.name} is pre-trained: see {command}.")
 
 
@@ -223,6 +229,7 @@ def print_settings(name: str, cell: CellOptions) -> None:
     source = "--backbone" if backbone else f"profile {profile}"
     layers.append((source, {"backbone": settings.backbone}))
     sources = {key: source for source, layer in layers for key in config.flattened(layer)}
+    defaults = default_values(type(settings))
     for key, value in config.flattened(config.as_facts(settings)).items():
         # printed above, except for deviations, which are long, and in every record
         if key in ("task", "name", "arch", "profile", "deviations"):
@@ -230,6 +237,8 @@ def print_settings(name: str, cell: CellOptions) -> None:
         text = yaml.safe_dump(value, default_flow_style=True, width=1000)
         text = text.removesuffix("...\n").rstrip()
         source = sources.get(key, "default")
+        if source.startswith("recipe of") and key in defaults and defaults[key] == value:
+            source = "default"  # of the harness; the publication may not say
         print(f"  {f'{key}: {text}':60} # {'--set' if source.startswith('--set') else source}")
 
 

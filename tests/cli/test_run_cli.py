@@ -52,7 +52,7 @@ def test_lists_and_describes(call, tmp_path):
             "objective.mask.ratio: 0.3 # --set",
             "objective.mask.unit: 16 # profile sample, method tespec",
             "objective.target.alpha: 5.0 # recipe of tespec",
-            "bins: 10 # recipe of tespec",
+            "bins: 10 # default",
         ],
     }.items():
         out = call("run", "--describe", *words.split())[1]
