@@ -230,8 +230,9 @@ def print_table(table: Table, *, all_columns: bool = False) -> None:
         console.print(printed, "")
     if len(parts) > 1 and not all_columns:
         hidden = len(header) - len(parts[0])
-        remedy = f"`tables --only {table.name}` shows all"
-        console.print(f"columns not shown: {hidden} ({remedy})\n", style="dim")
+        console.print(
+            f"columns not shown: {hidden} (`tables --only {table.name}` shows all)\n", style="dim"
+        )
 
 
 def _levels(table: Table) -> list[tuple[str, ...]]:
@@ -264,16 +265,20 @@ def _texts(
     header = [escaped(str(name)) for name in labels]
     header += [separator.join(map(escaped, filter(None, levels))) for levels in _levels(table)]
     rows: list[list[str]] = []
-    cells = zip(labels.to_numpy(), table.cells.to_numpy(), table.bold.to_numpy(), strict=True)
-    for position, (names, texts, is_bold) in enumerate(cells):
+    previous = ""
+    grid = np.concatenate([labels, table.cells], axis=1)
+    for position, (group, texts) in enumerate(zip(groups, grid, strict=True)):
         if position in table.rules:
             rows.append([])
-        if groups[position] not in ("", *groups[:position][-1:]):
-            rows.append([escaped(groups[position])])
-        row = [escaped(text) for text in (*names, *texts)]
-        for column in np.flatnonzero(is_bold) + len(names):
+        if group not in ("", previous):
+            rows.append([escaped(group)])
+        previous = group
+        row = [escaped(text) for text in texts]
+        for column in np.flatnonzero(table.bold.iloc[position]) + len(labels.columns):
             row[column] = bold(row[column])
-        rows.append([grey(text) for text in row] if position in table.grey else row)
+        if position in table.grey:
+            row = [grey(text) for text in row]
+        rows.append(row)
     return header, rows
 
 
