@@ -295,15 +295,14 @@ def _parts(table: Table, limit: int, *, wraps: bool) -> Iterator[dict[int, int]]
         Width of each column of a part, with two characters between columns, by position.
     """
     header, rows = _texts(table)
-    levels = _levels(table)
-    paths = [()] * (len(header) - len(levels)) + levels
+    paths = [()] * (len(header) - len(table.cells.columns)) + _levels(table)
     columns = zip(header, *(row for row in rows if len(row) > 1), strict=True)
     groups: dict[tuple[str, ...], dict[int, int]] = defaultdict(dict)
     for column, (path, texts) in enumerate(zip(paths, columns, strict=True)):
         wrapped = texts[:1] if path else texts
         words = "\n".join(wrapped).split(None if wraps else "\n")
-        width = 2 + max(map(len, [*words, *texts[len(wrapped) :]]))
-        groups[path if wraps else path[:2]][column] = width
+        key = path if wraps else path[:2]
+        groups[key][column] = 2 + max(map(len, [*words, *texts[len(wrapped) :]]))
     labels = groups.pop(())
     part = labels
     for group in groups.values():
