@@ -94,6 +94,7 @@ class Table(NamedTuple):
     data: pd.DataFrame  # numbers behind the table, one per row
     main: str = ""  # title of the main metric
     rules: tuple[int, ...] = ()  # positions of rows that have a rule above them
+    grey: tuple[int, ...] = ()  # positions of rows in grey text
     name: str = ""  # of the files
 
     def measured(self, *, measured_only: bool = True) -> Table | None:
@@ -120,6 +121,7 @@ class Table(NamedTuple):
             bold=self.bold.loc[rows, columns],
             notes=tuple(note for note in self.notes if note[1:2] != " " or note[0] in labels),
             rules=tuple(sorted(rules)),
+            grey=tuple(int(rows[:row].sum()) for row in self.grey if rows[row]),
         )
 
 
