@@ -72,7 +72,6 @@ class MixedModel:
         methods = _indicators(runs["method"])
         seeds = _indicators(runs["seed"])
         starts = _indicators(zip(runs["method"], runs["pretraining"], strict=True))
-        starts *= has_pretraining[:, None]
         cells = _indicators(zip(runs["method"], runs["seed"], strict=True))
 
         # Methods with several runs, each from its own pre-training and with its own seed.
