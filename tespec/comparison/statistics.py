@@ -1,159 +1,199 @@
-"""Gains over a baseline: differences paired by seed, Student's t, Holm's correction."""
+"""Gains over a baseline, from a mixed model of all runs of one network; Holm's correction."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
-LEVEL = 0.95  # confidence level of intervals
-ALPHA = 1 - LEVEL
-ROUNDING = 1e-9  # relative to the largest difference; a smaller deviation is a rounding error
-NO_PRETRAINING = -1  # in place of a pre-training seed
+ALPHA = 0.05  # intervals are at level 1 - ALPHA
+ROUNDING = 1e-9  # relative to the scores; a smaller standard error is a rounding error
+RANK_TOLERANCE = 1e-6  # smaller singular values of columns of zeros and ones are rounding errors
+
+# Random effects of the model, in the order in which they are fitted.
+PRETRAINING, BASELINE_SEED, METHOD_SEED, RUN = range(4)
 
 
 class Gain(NamedTuple):
-    """Mean of paired differences, its 95 % Student-t interval and the two-sided p-value.
+    """Mean gain, its 95 % interval, two-sided p-value and degrees of freedom.
 
-    Values that cannot be computed are NaN; `note` gives the reason.
+    `n` is the number of fine-tuning seeds that method and baseline share. Values that cannot be
+    computed are NaN; `note` gives the reason.
     """
 
     mean: float
     low: float
     high: float
     p: float
+    dof: float
     n: int
     note: str = ""
 
 
-UNKNOWN = Gain(math.nan, math.nan, math.nan, math.nan, 0)
+class Contrast(NamedTuple):
+    """A weighted sum of method effects, its variance and degrees of freedom, as in `Gain`."""
+
+    mean: float
+    variance: float
+    dof: float
+    note: str = ""
 
 
-class Spread(NamedTuple):
-    """Variance between pre-trainings, pooled over methods, with degrees of freedom."""
+class MixedModel:
+    """Mixed model of the scores y of one network, with variances estimated from sums of squares.
 
-    observed: float  # variance of mean scores over pre-trainings
-    noise: float  # part of it that is explained by fine-tuning
-    dof: int
-    noise_dof: int
+    Method and fine-tuning seed are fixed effects. A, O, I and E are random:
 
+        y = method + seed + A (pre-training) + I (method x seed) + E (run)
+        y = method + seed + A (pre-training) + O (baseline x seed) + E (run)     of a baseline
+        y = method + seed + O (baseline x seed)                 of a baseline without pre-training
 
-def scores_by_pretraining(runs: pd.DataFrame) -> pd.DataFrame:
-    """Arrange the scores of a cell by fine-tuning seed (rows) and pre-training seed (columns).
+    If each run of a method has its own pre-training, A is a part of I (or O) and not separated.
+
+    Effects are fitted in the order A, O, I, E. Effect k adds the sum of squares Q_k = y' P_k y to
+    the least-squares fit. Its expectation is E[Q] = T s2 with T_kj = tr(P_k Z_j Z_j'), where s2 are
+    the variances, and Z_j has a column of zeros and ones for each level of effect j (Henderson's
+    method 3). An estimate of A or I below 0 counts as 0. In a complete table of methods,
+    Q_k / dof_k are the mean squares of the analysis of variance.
 
     Args:
-        runs: rows of the frame of `tespec.results` that belong to the cell.
+        runs: as for `gains`, with finite scores.
+        baseline: the method with O instead of I.
+    """
+
+    def __init__(self, runs: pd.DataFrame, baseline: Hashable) -> None:
+        self.methods = list(dict.fromkeys(runs["method"]))
+        self.scores = runs["value"].to_numpy(float)
+        is_baseline = np.array([method == baseline for method in runs["method"]])
+        has_pretraining = runs["pretraining"].notna().to_numpy()
+        pretraining = runs["pretraining"].astype(object).where(has_pretraining, None)
+        methods = _indicators(runs["method"])
+        seeds = _indicators(runs["seed"])
+        starts = _indicators(zip(runs["method"], pretraining, strict=True))
+        cells = _indicators(zip(runs["method"], runs["seed"], strict=True))
+
+        # Methods with several runs, each from its own pre-training and with its own seed.
+        is_shared = (starts @ starts.sum(axis=0) > 1) | (cells @ cells.sum(axis=0) > 1)
+        is_inseparable = (methods.T @ is_shared == 0) & (methods.sum(axis=0) > 1)
+        is_separate = has_pretraining & (methods @ is_inseparable == 0)
+        self.fixed = np.hstack([methods, seeds])
+        self.random = [
+            starts * is_separate[:, None],
+            cells * is_baseline[:, None],
+            cells * ~is_baseline[:, None],
+            np.diag((is_separate | ~is_baseline).astype(float)),
+        ]
+        self.inverse = np.linalg.pinv(self.fixed)
+
+        self.q = np.zeros(4)
+        self.t = np.zeros((4, 4))
+        self.dof = np.zeros(4, int)
+        basis = _basis(self.fixed)
+        for k, columns in enumerate(self.random):
+            added = _basis(columns - basis @ (basis.T @ columns))
+            basis = np.hstack([basis, added])
+            self.q[k] = (((self.scores - self.scores.mean()) @ added) ** 2).sum()
+            self.t[k] = [((added.T @ other) ** 2).sum() for other in self.random]
+            self.dof[k] = added.shape[1]
+        self.used = np.flatnonzero(self.dof)
+        while True:
+            variances = np.linalg.solve(self.t[np.ix_(self.used, self.used)], self.q[self.used])
+            variances[(self.used == BASELINE_SEED) | (self.used == RUN)] = 0
+            if variances.min(initial=0) >= 0:
+                break
+            self.used = np.delete(self.used, variances.argmin())
+
+    def contrast(self, weights: NDArray[np.float64], *, pretraining: bool = True) -> Contrast:
+        """Estimate a contrast of the methods.
+
+        Args:
+            weights: of `methods`; their sum is 0.
+            pretraining: False to leave out A: the contrast of the pre-trainings at hand.
+
+        Returns:
+            The estimate; what the runs do not determine is NaN.
+        """
+        target = np.zeros(self.fixed.shape[1])
+        target[: len(weights)] = weights
+        of_runs = target @ self.inverse
+        if not np.allclose(of_runs @ self.fixed, target, atol=RANK_TOLERANCE):
+            return Contrast(math.nan, math.nan, math.nan, "no common seed")
+        mean = float(of_runs @ self.scores)
+        coefficients = np.array([((of_runs @ columns) ** 2).sum() for columns in self.random])
+        coefficients[PRETRAINING] *= pretraining
+        needed = [BASELINE_SEED] if coefficients[BASELINE_SEED] > RANK_TOLERANCE else [METHOD_SEED]
+        if not self.dof[needed].all():
+            return Contrast(mean, math.nan, math.nan, "a single seed")
+        # The variance is the sum of coefficients * s2 = g * Q, with T' g = coefficients.
+        used = self.used
+        terms = np.linalg.solve(self.t[np.ix_(used, used)].T, coefficients[used]) * self.q[used]
+        variance = float(terms.sum())
+        if variance <= (ROUNDING * np.abs(self.scores).max()) ** 2:
+            return Contrast(mean, math.nan, math.nan, "the estimated variance is not positive")
+        satterthwaite = variance**2 / (terms**2 / self.dof[used]).sum()
+        dof = max(float(satterthwaite), float(self.dof[used].min()))
+        # The coefficient of A is 1 for a difference from a method with one pre-training.
+        is_left_out = coefficients[PRETRAINING] > 0.5 and not self.dof[PRETRAINING]
+        note = "one pre-training, its variance is not included" if is_left_out else ""
+        return Contrast(mean, variance, dof, note)
+
+
+def gains(runs: pd.DataFrame, baseline: Hashable) -> dict[Hashable, Gain]:
+    """Compare the methods of one network and evaluation with a baseline.
+
+    A gain is the difference of two methods in the least-squares fit of method and fine-tuning
+    seed; in a complete table, the difference of their means. Its interval and p are Student's t
+    with the variance and degrees of freedom of `MixedModel`.
+
+    Args:
+        runs: one row per run, with the columns method (anything hashable), pretraining (anything
+            that identifies a pre-training of the method; None or NaN without), seed (of
+            fine-tuning) and value (above is better).
+        baseline: one of the methods.
 
     Returns:
-        The scores. Combinations that were not run and scores that are not finite are NaN. Without
-        pre-trainings, or if each fine-tuning seed has a different one, the only column is
-        `NO_PRETRAINING`.
-    """
-    starts = runs["pretraining_seed"].astype("float64").fillna(NO_PRETRAINING)
-    groups = runs["value"].groupby([runs["seed"], starts])
-    # Values that are not finite make a mean NaN, instead of being skipped.
-    scores = groups.mean().where(groups.count() == groups.size())
-    seeds = scores.index.get_level_values("seed")
-    pretrainings = scores.index.get_level_values("pretraining_seed")
-    if len(scores) > 1 and seeds.is_unique and pretrainings.is_unique:
-        return scores.droplevel("pretraining_seed").to_frame(NO_PRETRAINING)
-    return scores.unstack()
+        The gain of every other method, in order of appearance.
 
-
-def spread_of(cells: Iterable[pd.DataFrame]) -> Spread | None:
-    """Estimate the variance between pre-trainings, assumed equal in all cells.
-
-    Pre-trainings and fine-tuning seeds are crossed random effects.
-
-    Args:
-        cells: scores as by `scores_by_pretraining`.
-
-    Returns:
-        The variance; None if no complete cell has two or more of both.
-    """
-    parts = []
-    for cell in cells:
-        scores = cell.to_numpy()  # (seeds, pre-trainings)
-        seeds, pretrainings = scores.shape
-        if min(seeds, pretrainings) > 1 and np.isfinite(scores).all():
-            means = scores.mean(axis=0)
-            rest = scores - means - scores.mean(axis=1, keepdims=True) + scores.mean()
-            dof = pretrainings - 1
-            noise = (rest**2).sum() / (seeds - 1) / seeds
-            parts.append((dof * means.var(ddof=1), noise, dof, dof * (seeds - 1)))
-    if not parts:
-        return None
-    observed, noise, dof, noise_dof = map(sum, zip(*parts, strict=True))
-    return Spread(observed / dof, noise / dof, dof, noise_dof)
-
-
-def gain_over(scores: pd.DataFrame, baseline: pd.DataFrame, spread: Spread | None) -> Gain:
-    """Compute the gain of one cell over another on their common seeds.
-
-    Args:
-        scores: of the cell, as by `scores_by_pretraining`.
-        baseline: scores of the other cell.
-        spread: variance between pre-trainings.
-    """
-    scores, baseline = scores.align(baseline, join="inner", axis=0)
-    differences = scores.mean(axis=1, skipna=False) - baseline.mean(axis=1, skipna=False)
-    counts = [cell.shape[1] for cell in (scores, baseline) if cell.shape[1] > 1]
-    gain = paired_gain(differences.tolist(), spread, sum(1 / count for count in counts))
-    if not counts:
-        return gain
-    return gain._replace(note=", ".join(filter(None, [f"{max(counts)} pre-trainings", gain.note])))
-
-
-def paired_gain(
-    differences: Sequence[float], spread: Spread | None = None, weight: float = 0.0
-) -> Gain:
-    """Compute mean, interval and p-value of differences of independent pairs.
-
-    Args:
-        differences: one per fine-tuning seed, averaged over pre-trainings; NaN if a score is
-            missing or not finite.
-        spread: variance between pre-trainings, added to that over fine-tuning seeds.
-        weight: of `spread`: 1 / number of pre-trainings, summed over the methods that have
-            multiple.
-
-    >>> gain = paired_gain([1.0, 2.0, 3.0])
+    >>> scores = {"scratch": [4.0, 5.0, 6.0], "mae": [5.0, 7.0, 9.0]}
+    >>> runs = pd.DataFrame(scores).rename_axis("seed").melt(var_name="method", ignore_index=False)
+    >>> gain = gains(runs.reset_index().assign(pretraining=None), "scratch")["mae"]
     >>> f"{gain.mean:.1f} [{gain.low:.2f}, {gain.high:.2f}]"
     '2.0 [-0.48, 4.48]'
     """
     # Not scipy.stats, which takes a second to import.
     from scipy.special import stdtr, stdtrit
 
-    n = len(differences)
-    unknown = UNKNOWN._replace(n=n)
-    if not n:
-        return unknown._replace(note="no common seed")
-    if not all(map(math.isfinite, differences)):
-        return unknown._replace(note="a score is missing or not finite")
-    mean = math.fsum(differences) / n
-    if n == 1:
-        return unknown._replace(mean=mean, note="a single seed")
-    deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in differences) / (n - 1))
-    if deviation <= ROUNDING * max(map(abs, differences)):
-        return unknown._replace(mean=mean, note="all seeds have the same difference")
-    error = deviation / math.sqrt(n)
-    dof = float(n - 1)
-    if spread and weight and spread.observed > spread.noise:
-        # Satterthwaite's degrees of freedom of a sum of variances.
-        parts = (
-            (error**2, dof),
-            (weight * spread.observed, spread.dof),
-            (-weight * spread.noise, spread.noise_dof),
-        )
-        variance = math.fsum(part for part, _ in parts)
-        total_dof = variance**2 / math.fsum(part**2 / part_dof for part, part_dof in parts)
+    seeds: dict[Hashable, set[Hashable]] = {}
+    for method, seed in zip(runs["method"], runs["seed"], strict=True):
+        seeds.setdefault(method, set()).add(seed)
+    is_finite = np.isfinite(runs["value"].to_numpy(float))
+    diverged = set(runs["method"][~is_finite])
+    others = [method for method in seeds if method != baseline]
+    unknown = Gain(math.nan, math.nan, math.nan, math.nan, math.nan, 0, "no run of the baseline")
+    if baseline in diverged:
+        unknown = unknown._replace(note="a score of the baseline is not finite")
+    if baseline in diverged or baseline not in seeds:
+        return dict.fromkeys(others, unknown)
+    model = MixedModel(runs[[method not in diverged for method in runs["method"]]], baseline)
+    result = {}
+    for method in others:
+        n = len(seeds[method] & seeds[baseline])
+        if method in diverged:
+            result[method] = unknown._replace(n=n, note="a score is not finite")
+            continue
+        weights = [float(name == method) - float(name == baseline) for name in model.methods]
+        mean, variance, dof, note = model.contrast(np.array(weights))
         error = math.sqrt(variance)
-        # A small difference of two large variances would leave almost no degrees of freedom.
-        dof = max(total_dof, min(dof, spread.dof))
-    margin = float(stdtrit(dof, (1 + LEVEL) / 2)) * error
-    return Gain(mean, mean - margin, mean + margin, 2 * float(stdtr(dof, -abs(mean) / error)), n)
+        margin = float(stdtrit(dof, 1 - ALPHA / 2)) * error
+        p = 2 * float(stdtr(dof, -abs(mean) / error))
+        if n == 0 and math.isfinite(error):
+            note = "; ".join(filter(None, ["indirect, no common seed", note]))
+        result[method] = Gain(mean, mean - margin, mean + margin, p, dof, n, note)
+    return result
 
 
 def holm(ps: pd.Series[float]) -> pd.Series[float]:
@@ -164,3 +204,16 @@ def holm(ps: pd.Series[float]) -> pd.Series[float]:
     """
     tested = ps.dropna().sort_values(kind="stable")
     return (tested * np.arange(len(tested), 0, -1)).cummax().clip(upper=1.0).reindex(ps.index)
+
+
+def _indicators(keys: Iterable[Hashable]) -> NDArray[np.float64]:
+    """Make a column of zeros and ones for each distinct key, in order of appearance."""
+    columns: dict[Hashable, int] = {}
+    of_rows = [columns.setdefault(key, len(columns)) for key in keys]  # pd.factorize: no tuples
+    return np.eye(len(columns))[of_rows]
+
+
+def _basis(columns: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Compute an orthonormal basis of the space of the columns."""
+    left, singular, _ = np.linalg.svd(columns, full_matrices=False)
+    return left[:, singular > RANK_TOLERANCE]
