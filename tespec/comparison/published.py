@@ -36,23 +36,30 @@ class AblationRow(BaseModel):
     scale: dict[str, float] = {}  # factors applied to settings of the profile
     default: bool = False  # whether the row is the default pre-training
 
-    def changes(self, facts: Mapping[str, Any]) -> list[str]:
-        """Return the row's changes to a recipe with the resolved settings `facts`, as `KEY=VALUE`.
+    def overrides(self, facts: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the settings that the row changes in the default pre-training, by dotted name.
+
+        Args:
+            facts: resolved settings of the default pre-training by dotted name, which `scale`
+                multiplies.
 
         Raises:
             KeyError: a setting of `scale` is not in `facts`, for instance because it belongs to
                 another objective.
         """
+        scaled = {key: facts[key] * factor for key, factor in self.scale.items()}
+        return self.set | {
+            key: round(value) if isinstance(facts[key], int) else value
+            for key, value in scaled.items()
+        }
+
+    def changes(self, facts: Mapping[str, Any]) -> list[str]:
+        """Return `overrides` as `KEY=VALUE`; `facts` is nested as in YAML."""
         from tespec.core.config import flattened  # imports mmengine, which tables do not need
 
-        known = flattened(facts)
-        scaled = {key: known[key] * factor for key, factor in self.scale.items()}
-        values = self.set | {
-            key: round(new) if isinstance(known[key], int) else new for key, new in scaled.items()
-        }
         return [
             f"{key}={str(value).lower() if isinstance(value, bool) else value}"
-            for key, value in values.items()
+            for key, value in self.overrides(flattened(facts)).items()
         ]
 
 
@@ -67,16 +74,6 @@ class Ablation(BaseModel):
     variable: str  # quantity that the rows vary
     task: str  # of the evaluation
     rows: Annotated[list[AblationRow], Field(min_length=1)]
-
-    @property
-    def variants(self) -> list[str]:
-        """`variant` of each row's records, such as "masking: 25%".
-
-        It is "" for the default row, which all ablations share. An ablation on a second task
-        ("target_ddd17") uses the variants of the first ("target: Eq. 6").
-        """
-        table = self.name.removesuffix(f"_{self.task}")
-        return ["" if row.default else f"{table}: {row.name}" for row in self.rows]
 
 
 @cache
@@ -116,6 +113,7 @@ def task_titles() -> dict[str, str]:
     return {task: title for table in TABLES for task, title in titles_of(table)[0].items()}
 
 
+@cache
 def published_frame() -> pd.DataFrame:
     """Return all numbers of the comparison tables, one per row, in the paper's order.
 
@@ -124,8 +122,8 @@ def published_frame() -> pd.DataFrame:
         table, block, group, order: name of the table, index and heading of the group of rows,
             number of the row.
         source: "paper", or "beyond" for a row of another publication, which is never ranked.
-        ranked: whether the row competes for the best number and takes in measured results of its
-            method.
+        ranked: whether the row competes for the best number; measured rows of its method follow
+            it.
         mark: footnote mark of the method's title.
         tta: whether the result uses test-time augmentation.
         bold: whether the paper sets the number in bold.
@@ -186,12 +184,18 @@ def _numbers(row: Mapping[str, Any], metrics: list[dict[str, str]]) -> Iterator[
     ]
     for task, metric, fraction, value in cells:
         frozen = fraction == "frozen"
+        of_labels = 1.0 if frozen else float(fraction)
         cell = {
             "task": task,
             "metric": metric,
             "value": value,
             "bold": metric in row.get("bold", {}).get(task, ()),
             "frozen": frozen,
-            "label_fraction": 1.0 if frozen else float(fraction),
+            "label_fraction": of_labels,
+            "evaluation": "frozen" if frozen else _evaluation(of_labels),
         }
         yield facts | of_metric[metric] | cell
+
+
+def _evaluation(label_fraction: float) -> str:
+    return "full" if label_fraction == 1 else f"{100 * label_fraction:g} % of labels"

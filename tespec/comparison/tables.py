@@ -1,30 +1,26 @@
-"""Comparison tables: published numbers and records, grouped by cell and pivoted."""
+"""Comparison tables: published numbers and records, averaged by cell."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
-import numpy as np
 import pandas as pd
 
-from tespec.comparison import statistics
+from tespec.comparison.ablation import match_rows
 from tespec.comparison.frame import (
     COLUMNS,
-    DEFAULTS,
     MEASURED,
-    ORIGIN,
     PROTOCOL,
     ROW,
-    SETTING,
     as_text,
-    column_names,
+    default_rows,
+    distinguished,
     matches,
     select,
-    setting_name,
 )
 from tespec.comparison.published import (
     ABLATED,
@@ -43,44 +39,23 @@ from tespec.comparison.records import PER_MICRO_BATCH
 from tespec.core.errors import UserError
 from tespec.core.settings import suggest
 
-OWN = "task_"  # name prefix of tables of tasks that are not in the paper
+CUSTOM = "task_"  # name prefix of tables of tasks that are not in the paper
 PUBLISHED = "published"
 NONE = "-"
-LABELS = {
-    "group": "Group",
-    "title": "Method",
-    "backbone": "Backbone",
-    "arch": "Recurrent",
-    "pretraining_data": "Pre-training",
-}
+LABELS = ["Group", "Method", "Backbone", "Recurrent", "Pre-training"]
 RECURRENT = {"recurrent": "yes", "feedforward": "no"}
 ARROWS = {"higher": " ↑", "lower": " ↓", "": ""}
 SIGNS = "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖ"  # marks of machines
-CELLS = (
-    "Measured: mean ± standard deviation over {} and their number (3 of 5: other cells have 5). "
-    "Bold: the best measured mean."
+AVERAGED = (
+    "Measured: mean ± standard deviation over runs (seeds of fine-tuning and pre-training) and "
+    "their number (3 of 5: other cells have 5). Bold: the best measured mean."
 )
-SEEDS = "seeds"
-RUNS = "runs (fine-tuning seeds × pre-training seeds)"
 PARTIAL = (
     'Brackets such as "2 of 3 classes" mark means over only some of the classes, recordings or '
     "frames."
 )
+Score = dict[str, Any]  # of a cell and metric, see `averaged`
 ACCUMULATED = f"accumulate=N: {PER_MICRO_BATCH} use one of N micro-batches, not the whole batch."
-GAINS = (
-    "Gain: mean difference over seeds, paired by seed; positive is better, also for error metrics. "
-    "n: number of pairs.",
-    "p: paired t-test, two-sided; Holm: corrected for all tests of this table. "
-    "Bold: p (Holm) below 0.05.",
-)
-SINGLE = (
-    "If all seeds of a method start from one pre-training, its interval excludes the variance "
-    "between pre-trainings."
-)
-SEVERAL = (
-    "For multiple pre-trainings, interval and p include the variance between them, pooled over a "
-    "column's methods."
-)
 
 
 class Table(NamedTuple):
@@ -94,33 +69,50 @@ class Table(NamedTuple):
     data: pd.DataFrame  # numbers behind the table, one per row
     main: str = ""  # title of the main metric
     rules: tuple[int, ...] = ()  # positions of rows that have a rule above them
+    grey: tuple[int, ...] = ()  # positions of rows in grey text
     name: str = ""  # of the files
 
-    def measured(self, *, measured_only: bool = True) -> Table | None:
-        """Select the measured rows and columns, and the published columns unless `measured_only`.
+    def near_measured(self) -> Table | None:
+        """Select the groups of rows with measured numbers, and the columns of their tasks.
 
         Returns:
-            The smaller table, without notes on marks that it lacks; None if nothing is measured.
+            The smaller table; None if nothing is measured.
         """
-        columns = [column for column in self.cells.columns if MEASURED in str(column[2:])]
-        rows = (self.cells[columns] != NONE).any(axis=1).to_numpy()
-        if not rows.any():
+        measured = [column for column in self.cells.columns if MEASURED in column[2]]
+        has_number = (self.cells[measured] != NONE).any(axis=1).to_numpy()
+        starts = [0, *self.rules, len(has_number)]
+        groups = [range(*pair) for pair in pairwise(starts) if has_number[slice(*pair)].any()]
+        rows = [row for group in groups for row in group]
+        if not rows:
             return None
-        if not measured_only:
-            # Columns of the same tasks, or all if an ablation is measured on a task without
-            # published ones.
-            tasks = {column[0] for column in columns}
-            of_tasks = [column for column in self.cells.columns if column[0] in tasks]
-            columns = of_tasks if len(of_tasks) > len(columns) else list(self.cells.columns)
-        cells = self.cells.loc[rows, columns]
-        labels = str(list(cells.index))
-        rules = {int(rows[:rule].sum()) for rule in self.rules} - {0, int(rows.sum())}
+        tasks = {column[0] for column in measured}
+        columns = [column for column in self.cells.columns if column[0] in tasks]
+        if len(columns) == len(measured):  # of an ablation that is published for another task
+            columns = list(self.cells.columns)
         return self._replace(
-            cells=cells,
-            bold=self.bold.loc[rows, columns],
-            notes=tuple(note for note in self.notes if note[1:2] != " " or note[0] in labels),
-            rules=tuple(sorted(rules)),
+            cells=self.cells[columns].iloc[rows],
+            bold=self.bold[columns].iloc[rows],
+            rules=tuple(rows.index(group[0]) for group in groups[1:]),
+            grey=tuple(rows.index(row) for row in self.grey if row in rows),
         )
+
+
+class Row(NamedTuple):
+    """Row of a table; rows are sorted by block and position."""
+
+    block: tuple[int, str]
+    position: tuple[Any, ...]
+    labels: tuple[str, ...]
+    is_grey: bool = False
+
+
+class Number(NamedTuple):
+    """Number of a table: its row, its column with levels as in `Table.cells`, and text."""
+
+    row: Row
+    column: tuple[str, ...]
+    text: str
+    bold: bool
 
 
 def make_tables(
@@ -142,41 +134,46 @@ def make_tables(
         by: column of the frame, one of `LEVELS`, whose values become an additional level of the
             columns.
 
+    Returns:
+        Tables, whose names and captions state the selection.
+
     Raises:
         UserError: a table, column or value does not exist, a requested table is empty, or all
             tables are.
     """
-    chosen, left_out = select(frame, where, by)
-    varied, _ = select(frame, where, by, ("variant", "pretraining_overrides"))
-    varied = varied[(varied["method"] == ABLATED) & varied["metric"].isin(METRICS)]
+    runs, left_out = select(frame, where, by, ["pretraining_overrides"])
+    compared = runs
+    if "pretraining_overrides" not in {*where, by}:
+        compared = default_rows(runs, "pretraining_overrides", left_out)
     published = published_frame()
-    for key in PROTOCOL:
-        if key != by:
-            published = published[matches(published[key], where.get(key, as_text(DEFAULTS[key])))]
-    levels = [by] if by else []
-    tasks = chosen.loc[chosen["kind"] == "evaluation", "task"].unique()
-    custom = sorted(OWN + task for task in set(tasks) - set(task_titles()))
-    compare = partial(
-        _comparison, published=published, chosen=chosen, by=levels, measured_only=measured
-    )
-    makers: dict[str, Callable[[], Table | None]] = {
-        **{name: partial(compare, name) for name in TABLES},
-        **{
-            f"ablation_{name}": partial(_ablation, ablation, varied, levels)
-            for name, ablation in read_ablations().items()
-        },
-        **{re.sub(r"[^\w-]+", "_", name): partial(compare, name) for name in custom},
-    }
-    for name in set(only) - set(makers):
-        raise UserError(f"--only {name}", "no such table", suggest(name, makers))
-    remedy = f"run `tespec run` first{''.join(f' ({note})' for note in left_out)}"
+    for key in {*PROTOCOL, "evaluation"} - {by}:
+        if key in where:
+            published = published[matches(published[key], where[key])]
+    if not {*PROTOCOL, "evaluation"} & {*where, by}:
+        published = published[published["evaluation"] == "full"]
+    published = published[:0] if measured else published
+    tasks = compared.loc[compared["kind"] == "evaluation", "task"].unique()
+    custom = {_file_name(CUSTOM + task): task for task in sorted({*tasks} - {*task_titles()})}
+    ablations = {f"ablation_{name}": table for name, table in read_ablations().items()}
+    names = [*TABLES, *ablations, *custom]
+    for name in only:
+        if name not in names:
+            raise UserError(f"--only {name}", "no such table", suggest(name, names))
+    notes = [*left_out, *skipped(frame)]
+    remedy = f"run `tespec run` first{''.join(f' ({note})' for note in notes)}"
+    scores = averaged(runs, by)
+    compared_cells = {*compared["cell"]}
+    compared_scores = [score for score in scores if score["cell"] in compared_cells]
     tables = []
-    for name in only or makers:
-        table = makers[name]()
-        table = table.measured() if table and measured else table
+    for name in only or names:
+        if name in ablations:
+            table = _ablation(ablations[name], scores, runs, published, by)
+        else:
+            table = _comparison(
+                name, custom.get(name, ""), compared_scores, compared, published, by
+            )
         if table:
-            data = table.data.assign(table=name)
-            tables.append(table._replace(name=name, notes=(*table.notes, *left_out), data=data))
+            tables.append(selected(table._replace(name=name), notes, where, by, measured))
         elif only:
             raise UserError(f"--only {name}", "has no measured results", remedy)
     if not tables:
@@ -184,397 +181,380 @@ def make_tables(
     return tables
 
 
-def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] = {}) -> Table:
-    """Compare all methods with a baseline on the main metric of each task.
-
-    Differences are paired by seed within architecture, network and column of the comparison tables.
-    P-values are Holm-corrected over the table. Multiple pre-trainings of a method are averaged, and
-    their variance is included. Each version of a method that `where` admits has its own row,
-    compared with the newest version of the baseline.
+def selected(
+    table: Table,
+    notes: Iterable[str],
+    where: Mapping[str, str],
+    by: str = "",
+    measured: bool = False,
+) -> Table:
+    """State the selection in a table's name and caption, and add notes.
 
     Args:
-        frame: DataFrame from `tespec.results`.
-        baseline: registered name of a method.
-        where: filters by column of the frame, as in `make_tables`.
+        table: with its plain name and caption.
+        notes: added to the others.
+        where: as in `make_tables`, like the following.
+        by: an additional level.
+        measured: whether it shows only measured rows.
+    """
+    words = ["measured rows"] * measured + [f"{key} = {value}" for key, value in where.items()]
+    words += [f"by {by}"] * bool(by)
+    name = "_".join([table.name, *["measured"] * measured, *map("-".join, where.items())])
+    return table._replace(
+        title=", ".join([table.title, "; ".join(words)]) if words else table.title,
+        name=_file_name(f"{name}_by_{by}" if by else name),
+        notes=(*table.notes, *notes),
+        data=table.data.assign(table=table.name),
+    )
+
+
+def skipped(frame: pd.DataFrame) -> list[str]:
+    """Note on the files that are not records; empty without any."""
+    problems = frame.attrs.get("left_out", [])
+    return [f"Skipped {len(problems)} damaged records: {'; '.join(problems[:3])}."] * bool(problems)
+
+
+def _file_name(name: str) -> str:
+    return re.sub(r"[^\w.-]+", "_", name)
+
+
+def averaged(runs: pd.DataFrame, by: str = "") -> list[Score]:
+    """Average the runs of each cell.
+
+    Args:
+        runs: from `select`.
+        by: column whose values are averaged separately.
 
     Returns:
-        One row per method and column; a gain above 0 is better, also for error metrics.
-
-    Raises:
-        UserError: the baseline, or any other method, has no evaluation, or `where` has an unknown
-            column or value.
+        Columns of the first run of each cell, metric and group of frames, and: `level` (the text of
+        `by`), mean, std, n, seeds, pretrainings (their numbers), machines, and text, such as
+        "34.47 ± 0.25 (3 of 5)" if other cells of a column have five runs.
     """
-    chosen, left_out = select(frame, where)
-    chosen = chosen[(chosen["kind"] == "evaluation") & chosen["main"]]
-    remedy = f"evaluate a method with `tespec run`{''.join(f' ({note})' for note in left_out)}"
-    if chosen.empty:
-        raise UserError(
-            f"--gains {baseline}",
-            "the selection has no main metric over all frames",
-            f"leave out --where {' '.join(where)}" if where else remedy,
-        )
-    change = ["variant", "pretraining_overrides"]
-    versions = [name for name in ORIGIN if name in where]
-    chosen = chosen.assign(
-        column=column_names(chosen, change, versions),
-        value=chosen["value"].where(chosen["better"] != "lower", -chosen["value"]),
-    ).sort_values(["task", "column", "arch", "title", *change], kind="stable")
-    if baseline not in set(chosen["method"]):
-        raise UserError(
-            f"--gains {baseline}",
-            "no evaluation of this method",
-            suggest(baseline, chosen["method"].unique()),
-        )
-    setting = ["task", *(name for name in SETTING if name not in change)]
-    pair = [*setting, "arch", "network", "tta"]
-    cells_of = dict(list(chosen.groupby([*pair, "method", *change, *versions], sort=False)))
-    scores = {key: statistics.scores_by_pretraining(runs) for key, runs in cells_of.items()}
-    # The baseline of a pair is its newest version, by its default pre-training if it has one.
-    order = sorted(
-        cells_of, key=lambda key: (key[len(pair) + 2] == "", cells_of[key]["written"].max())
+    if runs.empty:
+        return []
+    start = runs["pretraining_seed"].astype(object).where(runs["weights"] == "", runs["weights"])
+    keys = ["cell", "metric", "frames", *([by] if by not in ("", "frames") else [])]
+    groups = runs.assign(start=start).groupby(keys, sort=False, dropna=False)
+    numbers = groups.agg(
+        mean=("value", "mean"),
+        std=("value", "std"),
+        n=("value", "size"),
+        finite=("value", "count"),
+        seeds=("seed", "nunique"),
+        pretrainings=("start", "nunique"),
+        partial=("partial", "max"),
+        machines=("machine", "unique"),
     )
-    bases = {key[: len(pair)]: key for key in order if key[len(pair) :][:2] == (baseline, "")}
-    columns = {key: key[: len(setting)] for key in scores}
-    spreads = {
-        column: statistics.spread_of(scores[key] for key in scores if columns[key] == column)
-        for column in set(columns.values())
-    }
-    rows = []
-    has_single = False
-    for key, runs in cells_of.items():
-        base = bases.get(key[: len(pair)])
-        if key == base:
-            continue
-        first = runs.iloc[0]
-        gain = statistics.UNKNOWN._replace(note=f"no {baseline} with {first['backbone']}")
-        if base:
-            gain = statistics.gain_over(scores[key], scores[base], spreads[columns[key]])
-            has_single |= any(
-                cell.shape[1] == 1 and statistics.NO_PRETRAINING not in cell
-                for cell in (scores[key], scores[base])
-            )
-            if set(runs["machine"]) != set(cells_of[base]["machine"]):
-                gain = gain._replace(note=", ".join(filter(None, [gain.note, "another machine"])))
-        facts = first[["task", "column", "method", *change, "title", "arch", "backbone"]].to_dict()
-        rows.append(facts | {"baseline": baseline, "metric": first["metric"], **gain._asdict()})
-    if not rows:
-        raise UserError(f"--gains {baseline}", "no other method to compare with it", remedy)
-    data = pd.DataFrame(rows)
-    data["p_holm"] = statistics.holm(data["p"])
-    cells = pd.DataFrame(
-        {
-            "Task": data["task"].replace(task_titles()),
-            "Data": data["column"].str.removeprefix(f"{MEASURED} ").str.strip("()"),
-            "Method": [
-                ", ".join(filter(None, texts)) for texts in data[["title", *change]].to_numpy()
-            ],
-            "Recurrent": data["arch"].map(RECURRENT),
-            "Backbone": data["backbone"],
-            "Metric": data["metric"].map(_metric_titles(chosen)),
-            "gain": _texts(data["mean"], "+.3f"),
-            "95 % interval": [
-                NONE if pd.isna(low) else f"[{low:+.3f}, {high:+.3f}]"
-                for low, high in zip(data["low"], data["high"], strict=True)
-            ],
-            "p": _texts(data["p"], ".2g"),
-            "p (Holm)": _texts(data["p_holm"], ".2g"),
-            "n": data["n"].astype(str)
-            + data["note"].map(lambda note: f" ({note})" if note else ""),
-        }
-    ).set_index(["Task", "Data", "Method", "Recurrent", "Backbone", "Metric"])
-    bold = pd.DataFrame(False, cells.index, cells.columns).assign(
-        gain=(data["p_holm"] < statistics.ALPHA).to_numpy()
-    )
-    notes = [*GAINS, *([SINGLE] * has_single), *([SEVERAL] * any(spreads.values()))]
-    return Table(
-        f"Gains over {chosen.loc[chosen['method'] == baseline, 'title'].iloc[0]}",
-        cells,
-        bold,
-        (*notes, *_accumulated(chosen), *left_out),
-        data,
-        rules=rules_between(data["task"]),
-        name=f"gains_{baseline}",
-    )
+    firsts: list[Any] = groups.head(1).to_dict("records")
+    scores: list[Score] = [
+        first | number for first, number in zip(firsts, numbers.to_dict("records"), strict=True)
+    ]
+    most: dict[Hashable, int] = {}
+    for score in scores:
+        score["level"] = _level(score, by)
+        for key, count in zip(_rivals(score), (score["n"], score["seeds"]), strict=True):
+            most[key] = max(most.get(key, 0), count)
+    for score in scores:
+        score["text"] = _text(score, max(most[key] for key in _rivals(score)))
+    return scores
+
+
+def _level(facts: Mapping[str, Any], by: str) -> tuple[str, ...]:
+    return (as_text(facts.get(by, "")),) if by else ()
+
+
+def _rivals(score: Score) -> tuple[Hashable, Hashable]:
+    """Keys of the cells that should have as many runs as this, and as many seeds.
+
+    Methods without pre-training have one run per seed, others one per seed and pre-training. Rows
+    of an ablation may have fewer runs than the default, and references have one.
+    """
+    column = [score[name] for name in ("kind", "task", "metric", "column", "level")]
+    key = (*column, score["pretraining_overrides"] != "")
+    return (*key, score["pretrainings"] > 0), key
+
+
+def _text(score: Score, most: int) -> str:
+    n = score["n"]
+    if score["finite"] < n:
+        return f"not finite ({n - score['finite']} of {n})"
+    count = str(n) if n == most or score["kind"] == "reference" else f"{n} of {most}"
+    count = ", ".join(filter(None, [count, score["partial"]]))
+    small = ".2e" if 0 < abs(score["mean"]) < 0.01 else ".3f"
+    digits = ".2f" if score["unit"] == "%" else small
+    deviation = f" ± {score['std']:{digits}}" if n > 1 else ""
+    return f"{score['mean']:{digits}}{deviation} ({count})"
 
 
 def _comparison(
-    name: str, published: pd.DataFrame, chosen: pd.DataFrame, by: Sequence[str], measured_only: bool
+    name: str,
+    custom: str,
+    scores: Sequence[Score],
+    runs: pd.DataFrame,
+    published: pd.DataFrame,
+    by: str,
 ) -> Table | None:
-    """Comparison table of the paper, or "task_NAME" of another task with its metrics.
-
-    A row whose measured pre-training learned from other data than the published one names both, or
-    the measured one if `measured_only`. None if the table has no numbers.
-    """
-    if name in TABLES:
+    """Comparison table of the paper, or of the task `custom`; None if it has no numbers."""
+    paper: dict[str, Any]
+    if custom:
+        paper = {"title": f"Task {custom}", "decimals": 3, "marks": {}}
+        tasks = {custom: custom}
+        titles = metric_titles(runs[runs["task"] == custom])
+    else:
         paper = read_published(name)
         tasks, titles = titles_of(name)
-    else:
-        task = name.removeprefix(OWN)
-        measured = chosen[chosen["task"] == task]
-        scored = measured[measured["better"] != ""]
-        paper = {"title": f"Task {task}", "decimals": 3, "marks": {}}
-        tasks = {task: task}
-        titles = _metric_titles(scored if len(scored) else measured)
-    measured = chosen[chosen["task"].isin(tasks) & chosen["metric"].isin(titles)]
+    measured = runs[runs["task"].isin(tasks) & runs["metric"].isin(titles)]
+    scores = [score for score in scores if score["task"] in tasks and score["metric"] in titles]
     published = published[published["table"] == name]
     # Rows of other publications without a number appear only in the long CSV.
-    numbers = published[(published["source"] == PAPER) | published["value"].notna()]
-    # Other publications report percentages with at most two decimals.
-    is_short = (numbers["source"] != PAPER) & (numbers["unit"] == "%")
-    short_texts = _texts(numbers["value"], f".{min(2, paper['decimals'])}f")
-    settings = numbers[[key for key in PROTOCOL if key not in by]].to_dict("records")
-    numbers = numbers.assign(
-        row=numbers["order"],
-        source=[
-            f"{PUBLISHED} ({name})" if name else PUBLISHED for name in map(setting_name, settings)
-        ],
-        title=numbers["title"] + numbers["mark"],
-        text=_texts(numbers["value"], f".{paper['decimals']}f").mask(is_short, short_texts),
-    )
-    scores, notes = _scores(measured, by)
-    if numbers.empty and scores.empty:
+    shown = published[(published["source"] == PAPER) | published["value"].notna()]
+    if shown.empty and not scores:
         return None
-    scores = _placed(scores, numbers)
-    long = _stacked(numbers, scores, by)
-    groups = scores.groupby("row")["pretraining_data"]
-    measured_data = {row: ", ".join(names.unique()) for row, names in groups}
-    pairs = [
-        (data, measured_data.get(row, data))
-        for row, data in zip(long["row"], long["pretraining_data"], strict=True)
-    ]
-    long["pretraining_data"] = [
-        new if measured_only or new == data else f"{data} ({MEASURED}: {new})"
-        for data, new in pairs
-    ]
-    rows = long.drop_duplicates("row").sort_values("row")
-    rows["arch"] = rows["arch"].map(RECURRENT)
-    cells, bold = _pivot(tasks, titles, rows["row"], long, by)
-    cells.index = bold.index = pd.MultiIndex.from_frame(rows[list(LABELS)].rename(columns=LABELS))
+    numbers = []
+    published_numbers: list[dict[Any, Any]] = shown.to_dict("records")
+    for number in published_numbers:
+        # Other publications report percentages with at most two decimals.
+        is_paper = number["source"] == PAPER
+        is_short = number["unit"] == "%" and not is_paper
+        digits = min(2, paper["decimals"]) if is_short else paper["decimals"]
+        value = number["value"]
+        evaluation = number["evaluation"]
+        source = PUBLISHED if evaluation == "full" else f"{PUBLISHED} ({evaluation})"
+        labels = [number["group"], number["title"] + number["mark"], number["backbone"]]
+        labels += [RECURRENT[number["arch"]], number["pretraining_data"]]
+        row = Row(
+            (number["block"], ""), (number["order"],), tuple(labels), is_paper > number["ranked"]
+        )
+        column = (number["task"], number["metric"], source, *_level(number, by))
+        text = NONE if pd.isna(value) else f"{value:.{digits}f}"
+        numbers.append(Number(row, column, text, number["bold"]))
+    last = _published_places(name)
+    rows = [_measured_row(score, last) for score in scores]
+    placed, notes = measured_numbers(scores, rows)
+    numbers += placed
+    used = "".join(number.row.labels[1] for number in numbers)
+    beyond = read_published(BEYOND)["marks"] if len(shown) else {}
+    marks = (paper["marks"] if len(shown) else {}) | {
+        mark: text for mark, text in beyond.items() if mark in used
+    }
+    cells, bold, ordered = assemble(numbers, LABELS, tasks, titles)
     main = next((titles[metric] for metric in measured.loc[measured["main"], "metric"]), "")
-    used = "".join(rows["title"])
-    beyond = read_published(BEYOND)["marks"] if name in TABLES else {}
-    marks = paper["marks"] | {mark: text for mark, text in beyond.items() if mark in used}
-    notes = [*(f"{mark} {text}." for mark, text in marks.items()), *notes]
     return Table(
         paper["title"],
         cells,
         bold,
-        tuple(notes),
-        _data(published, measured),
+        (*(f"{mark} {text}." for mark, text in marks.items()), *notes),
+        data_behind(published, measured),
         main,
-        rules_between(rows["block"]),
+        rules_between([row.block for row in ordered]),
+        tuple(n for n, row in enumerate(ordered) if row.is_grey),
     )
 
 
-def _placed(scores: pd.DataFrame, numbers: pd.DataFrame) -> pd.DataFrame:
-    """Assign a table row to the scores: `row`, `block`, `group` and `title`.
-
-    Scores join the published row of the same method, else follow its published rows, else go into a
-    separate group.
-    """
-    published = numbers.drop_duplicates("row").assign(kind="evaluation")
-    ranked = published[published["ranked"].eq(True)]
-    methods = scores.drop_duplicates(ROW)[[*ROW, "group", "title"]]
-    methods = methods.sort_values(["kind", "group", "title", "arch"], ignore_index=True)
-    methods["group"] = methods["group"].mask(methods["kind"] == "reference", "References")
-    methods["block"] = 100 + pd.factorize(methods["group"])[0]
-    shared = methods.groupby("title")["method"].transform("nunique") > 1
-    methods["title"] = methods["title"].mask(
-        shared, methods["title"] + " (" + methods["method"] + ")"
-    )
-    last = methods["method"].map(ranked.groupby("method")["row"].max())
-    known = last.notna()
-    for name in ("block", "group"):
-        methods.loc[known, name] = last[known].map(published.set_index("row")[name])
-    number = pd.Series(range(len(methods)))
-    same = methods.merge(ranked[[*ROW, "row"]], how="left")["row"]
-    after_last = last + (number + 1) / 1000
-    methods["row"] = same.fillna(after_last).fillna(1000 * methods["block"] + number)
-    return scores.drop(columns=["group", "title"]).merge(methods, how="left")
+def _published_places(table: str) -> dict[Hashable, tuple[int, str, int]]:
+    """Block, heading and order of the last ranked row of each method, also by architecture."""
+    places: dict[Hashable, tuple[int, str, int]] = {}
+    published = published_frame()
+    ranked = published[(published["table"] == table) & published["ranked"]]
+    columns = ranked[["method", "arch", "block", "group", "order"]]
+    for method, arch, *place in columns.itertuples(index=False, name=None):
+        places[method] = places[method, arch] = tuple(place)
+    return places
 
 
-def _ablation(ablation: Ablation, varied: pd.DataFrame, by: Sequence[str]) -> Table | None:
-    """Ablation table: published rows, and measured ones by variant; None without either."""
-    variants = {variant: position for position, variant in enumerate(ablation.variants)}
-    measured = varied[varied["variant"].isin(variants)]
-    measured = measured[(measured["variant"] != "") | (measured["pretraining_overrides"] == "")]
+def _measured_row(score: Score, last: Mapping[Hashable, Any]) -> Row:
+    """Place a measured row below the published rows of its method, else in a group of its own."""
+    labels = (score["label"], *_facts(score))
+    near = last.get((score["method"], score["arch"])) or last.get(score["method"])
+    if near:
+        block, heading, order = near
+        return Row((block, ""), (order, *labels), (heading, *labels))
+    is_reference = score["kind"] == "reference"
+    group = "References" if is_reference else score["group"]
+    return Row((200 if is_reference else 100, group), labels, (group, *labels))
+
+
+def _facts(score: Score) -> tuple[str, str, str]:
+    """Labels of a measured row behind its name: network, whether it is recurrent, and data."""
+    return score["network"], RECURRENT[score["arch"]], score["pretraining_data"]
+
+
+def _ablation(
+    ablation: Ablation,
+    scores: Sequence[Score],
+    runs: pd.DataFrame,
+    published: pd.DataFrame,
+    by: str,
+) -> Table | None:
+    """Ablation table: published rows, and measured ones by settings; None without either."""
+    positions = match_rows(ablation, scores)
+    scores = [
+        score for score in scores if score["cell"] in positions and score["metric"] in METRICS
+    ]
     # Show the default row if another row was measured, and other tasks if the ablation's own task
     # was not.
-    is_other = measured["variant"] != ""
-    columns = measured.loc[is_other, ["task", "arch", "backbone", "column"]].drop_duplicates()
-    if ablation.task in set(columns["task"]):
-        columns = columns[columns["task"] == ablation.task]
-    is_published = any(value is not None for row in ablation.rows for value in row.paper)
-    if columns.empty and not is_published:
+    shared = {
+        _shared(score) for score in scores if not ablation.rows[positions[score["cell"]]].default
+    }
+    shared = {key for key in shared if key[0] == ablation.task} or shared
+    scores = [score for score in scores if _shared(score) in shared]
+    names = [f"{row.name} (default)" if row.default else row.name for row in ablation.rows]
+    numbers = []
+    paper = published[(published["method"] == ABLATED) & published["ranked"]].head(1)
+    default: list[dict[Any, Any]] = paper.to_dict("records")
+    for facts in default:
+        for position, row in enumerate(ablation.rows):
+            data = task_titles().get(row.set.get("dataset", ""), facts["pretraining_data"])
+            labels = (names[position], facts["backbone"], RECURRENT[facts["arch"]], data)
+            numbers += [
+                Number(
+                    Row((0, ""), (position,), labels),
+                    (ablation.task, metric, PUBLISHED, *_level(facts, by)),
+                    f"{value:.3f}",
+                    row.default,
+                )
+                for metric, value in zip(METRICS, row.paper, strict=True)
+                if value is not None
+            ]
+    if not scores and not numbers:
         return None
-    measured = measured.merge(columns)
-    # Empty columns cannot be added to the strings that pandas uses if pyarrow is installed.
-    if not measured.empty:
-        # A row names only the variant, so the column names the rest.
-        measured["column"] += measured["arch"].map(
-            {"recurrent": "", "feedforward": ", feed-forward"}
-        )
-        several = measured.groupby(["task", "column"])["backbone"].transform("nunique") > 1
-        measured["column"] += (", " + measured["backbone"]).where(several, "")
-        groups = measured.groupby(["variant", "task", "column", *by])
-        measured["column"] += groups["pretraining_overrides"].transform(_differing)
-    scores, notes = _scores(measured, by)
-    published = [
-        (position, variant, ablation.task, metric, value)
-        for (variant, position), row in zip(variants.items(), ablation.rows, strict=True)
-        for metric, value in zip(METRICS, row.paper, strict=True)
-        if is_published
-    ]
-    numbers = pd.DataFrame(published, columns=["row", "variant", "task", "metric", "value"])
-    numbers = numbers.assign(
-        method=ABLATED,
-        source=PUBLISHED,
-        bold=numbers["variant"] == "",
-        text=_texts(numbers["value"], ".3f"),
-    )
-    long = _stacked(numbers, scores.assign(row=scores["variant"].map(variants)), by)
+    named = [score | {"label": names[positions[score["cell"]]]} for score in scores]
+    keys = [name for name in ROW if name not in ("backbone", "arch", by)]
+    beside = ["network", "arch", "pretraining_data", "task", "metric", "column", "level"]
+    rows = []
+    for score, name in zip(scores, distinguished(named, "label", keys, beside), strict=True):
+        labels = (name, *_facts(score))
+        rows.append(Row((0, ""), (positions[score["cell"]], *labels), labels))
+    placed, notes = measured_numbers(scores, rows)
+    numbers += placed
     _, titles = titles_of("segmentation")
     known = task_titles()
-    tasks = {task: known.get(task, task) for task in long["task"].unique()}
-    cells, bold = _pivot(tasks, titles, range(len(ablation.rows)), long, by)
-    names = [f"{row.name} (default)" if row.default else row.name for row in ablation.rows]
-    cells.index = bold.index = pd.Index(names, name=ablation.variable)
-    title = f"Ablation: {ablation.title}"
-    return Table(title, cells, bold, tuple(notes), _data(numbers, measured), titles[METRICS[0]])
+    tasks = {number.column[0]: known.get(number.column[0], number.column[0]) for number in numbers}
+    cells, bold, _ = assemble(numbers, [ablation.variable, *LABELS[2:]], tasks, titles)
+    measured = runs[
+        runs["cell"].isin({score["cell"] for score in scores}) & runs["metric"].isin(METRICS)
+    ]
+    return Table(
+        f"Ablation: {ablation.title}",
+        cells,
+        bold,
+        tuple(notes),
+        data_behind(published[:0], measured),
+        titles[METRICS[0]],
+    )
 
 
-def _differing(overrides: pd.Series[str]) -> pd.Series[str]:
-    """Select the settings of each text that some texts lack, as ", KEY=VALUE"; "" for none."""
-    settings = overrides.map(lambda text: re.split(r", (?=[\w.]+=)", text))
-    common = set.intersection(*map(set, settings)) | {""}
-    return settings.map(lambda texts: "".join(f", {text}" for text in texts if text not in common))
+def _shared(score: Score) -> tuple[str, ...]:
+    return score["task"], score["arch"], score["backbone"], score["column"]
 
 
-def _scores(measured: pd.DataFrame, by: Sequence[str]) -> tuple[pd.DataFrame, list[str]]:
-    """Average the runs of each cell of a table.
+def measured_numbers(
+    scores: Sequence[Score], rows: Sequence[Row]
+) -> tuple[list[Number], list[str]]:
+    """Put measured scores into rows of a table.
+
+    Args:
+        scores: from `averaged`.
+        rows: of each score.
 
     Returns:
-        One row per cell, with its text and whether it is bold, and notes that explain the texts.
+        Numbers, the best of each column in bold, with marks of machines; and notes that explain
+        their texts.
     """
-    keys = [*ROW, "variant", "pretraining_overrides", "task", "metric", "column", *by]
-    groups = measured.groupby([*dict.fromkeys(keys)], sort=False, dropna=False)
-    firsts = {
-        name: (name, "first") for name in ("unit", "better", "title", "group", "pretraining_data")
-    }
-    scores = groups.agg(
-        mean=("value", "mean"),
-        std=("value", "std"),
-        n=("value", "size"),
-        seeds=("seed", "nunique"),
-        pretrainings=("pretraining_seed", "nunique"),
-        finite=("value", "count"),
-        partial=("partial", "max"),
-        machines=("machine", "unique"),
-        **firsts,
-    ).reset_index()
-    is_ranked = scores["kind"] == "evaluation"
-    columns = [scores[name] for name in ("task", "metric", "column", *by)]
-    # Methods without pre-training have one run per seed, others one per seed and pre-training.
-    kinds = [*columns, scores["pretrainings"] > 0]
-    most = scores["n"].where(is_ranked).groupby(kinds).transform("max")
-    most = most.clip(lower=scores["seeds"].where(is_ranked).groupby(columns).transform("max"))
-    most = most.where(is_ranked, scores["n"])
-    means = scores["mean"].where(is_ranked & (scores["finite"] == scores["n"]))
-    means = means.where(scores["better"] != "lower", -means).where(scores["better"] != "")
-    comparable = means.groupby(columns)
-    bold = means.eq(comparable.transform("max")) & (comparable.transform("count") > 1)
-    names = [name for name, _ in Counter(scores["machines"].explode().dropna()).most_common()]
-    marks = {
-        name: SIGNS[n] if n < len(SIGNS) else f" [{n + 1}]" for n, name in enumerate(names[1:])
-    }
-    rows: Any = scores.assign(most=most).itertuples()
-    texts = [_cell(row) + "".join(marks.get(name, "") for name in row.machines) for row in rows]
-    notes = []
-    if len(scores):
-        notes.append(CELLS.format(RUNS if (scores["n"] > scores["seeds"]).any() else SEEDS))
-    if marks:
-        marked = "; ".join(f"{mark} {name}" for name, mark in marks.items())
-        notes.append(f"Measured on different machines: {marked.strip()}; unmarked: {names[0]}.")
-    notes += [PARTIAL] if (scores["partial"] != "").any() else []
-    notes += _accumulated(measured)
-    return scores.assign(source=scores["column"], text=texts, bold=bold), notes
+    columns = [
+        (score["task"], score["metric"], score["column"], *score["level"]) for score in scores
+    ]
+    ranked: dict[Hashable, list[float]] = {}
+    for score, column in zip(scores, columns, strict=True):
+        if score["kind"] == "evaluation" and score["better"] and score["finite"] == score["n"]:
+            ranked.setdefault((column, score["better"]), []).append(score["mean"])
+    machines = Counter(name for score in scores for name in score["machines"]).most_common()
+    marks = {machines[0][0]: ""} if machines else {}
+    for n, (name, _) in enumerate(machines[1:]):
+        marks[name] = SIGNS[n] if n < len(SIGNS) else f" [{n + 2}]"
+    numbers = []
+    for score, column, row in zip(scores, columns, rows, strict=True):
+        means = ranked.get((column, score["better"]), [])
+        best = min(means, default=None) if score["better"] == "lower" else max(means, default=None)
+        is_best = score["kind"] == "evaluation" and len(means) > 1 and score["mean"] == best
+        text = score["text"] + "".join(marks[name] for name in score["machines"])
+        numbers.append(Number(row, column, text, is_best and score["finite"] == score["n"]))
+    notes = [AVERAGED] * bool(scores)
+    if len(marks) > 1:
+        unmarked, *others = marks
+        marked = "; ".join(f"{marks[name]} {name}".strip() for name in others)
+        notes.append(f"Measured on different machines: {marked}; unmarked: {unmarked}.")
+    notes += [PARTIAL] * any(score["partial"] for score in scores)
+    changed = [score[name] for score in scores for name in ("overrides", "pretraining_overrides")]
+    notes += [ACCUMULATED] * any("accumulate=" in text for text in changed)
+    return numbers, notes
 
 
-def _accumulated(measured: pd.DataFrame) -> list[str]:
-    """Note on results of gradient accumulation, which column names mark; empty without any."""
-    changed = pd.concat([measured["overrides"], measured["pretraining_overrides"]]).astype(str)
-    return [ACCUMULATED] if changed.str.contains("accumulate=").any() else []
-
-
-def _cell(score: Any) -> str:
-    """Format a score as "34.47 ± 0.25 (5)", or "(3 of 5, ...)" with fewer runs or other caveats."""
-    if score.finite < score.n:
-        return f"not finite ({score.n - score.finite} of {score.n})"
-    count = str(score.n) if score.n == score.most else f"{score.n} of {score.most:.0f}"
-    count = ", ".join(filter(None, [count, score.partial]))
-    small = ".2e" if 0 < abs(score.mean) < 0.01 else ".3f"
-    digits = ".2f" if score.unit == "%" else small
-    return f"{score.mean:{digits}}{f' ± {score.std:{digits}}' if score.n > 1 else ''} ({count})"
-
-
-def _stacked(
-    published: pd.DataFrame, measured: pd.DataFrame, by: Sequence[str] = ()
-) -> pd.DataFrame:
-    """Concatenate published and measured numbers; missing values of `by` are empty strings."""
-    published = published.assign(**{name: "" for name in by if name not in published})
-    return pd.concat([part for part in (published, measured) if len(part)], ignore_index=True)
-
-
-def _pivot(
+def assemble(
+    numbers: Sequence[Number],
+    names: list[str],
     tasks: Mapping[str, str],
     titles: Mapping[str, str],
-    rows: Iterable[float],
-    long: pd.DataFrame,
-    by: Sequence[str],
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Pivot cells to wide frames of texts and bold flags, with `rows` and columns in order."""
-    names = ["task", "metric", "source", *by]
+) -> tuple[pd.DataFrame, pd.DataFrame, list[Row]]:
+    """Arrange numbers in rows and columns.
+
+    Args:
+        numbers: of the table.
+        names: of the row labels.
+        tasks: titles of the tasks by name, in their order.
+        titles: titles of the metrics by name, in their order.
+
+    Returns:
+        Texts, whether they are bold, and the rows, in order.
+    """
+    placed = {(number.row, number.column): number for number in numbers}
+    if len(placed) < len(numbers):
+        raise ValueError("two numbers in one cell of a table")
+    rows = sorted({number.row for number in numbers})
     order = [*tasks, *titles]
-    keys = sorted(
-        set(long[names].itertuples(index=False, name=None)),
-        key=lambda key: (
-            order.index(key[0]),
-            order.index(key[1], len(tasks)),
-            not key[2].startswith(PUBLISHED),
-            *key[2:],
+    columns = sorted(
+        {number.column for number in numbers},
+        key=lambda column: (
+            order.index(column[0]),
+            order.index(column[1], len(tasks)),
+            not column[2].startswith(PUBLISHED),
+            *column[2:],
         ),
     )
-    wide: Any = long.pivot(index="row", columns=names, values=["text", "bold"])
-    columns = pd.MultiIndex.from_tuples(keys, names=names)
-    cells = wide["text"].reindex(index=list(rows), columns=columns).fillna(NONE)
-    bold = wide["bold"].reindex(index=list(rows), columns=columns).eq(True)
-    headers = [(tasks[task], titles[metric], *map(as_text, rest)) for task, metric, *rest in keys]
-    cells.columns = bold.columns = pd.MultiIndex.from_tuples(headers)
-    return cells, bold
+    empty = Number(Row((0, ""), (), ()), (), NONE, False)
+    table = [[placed.get((row, column), empty) for column in columns] for row in rows]
+    index = pd.MultiIndex.from_tuples([row.labels for row in rows], names=names)
+    headers = [(tasks[task], titles[metric], *rest) for task, metric, *rest in columns]
+    header = pd.MultiIndex.from_tuples(headers)
+    cells = [[number.text for number in row] for row in table]
+    bold = [[number.bold for number in row] for row in table]
+    return pd.DataFrame(cells, index, header), pd.DataFrame(bold, index, header), rows
 
 
-def _data(published: pd.DataFrame, measured: pd.DataFrame) -> pd.DataFrame:
+def data_behind(published: pd.DataFrame, measured: pd.DataFrame) -> pd.DataFrame:
     """Numbers behind a table: published ones, then one row per record and metric."""
-    columns = ["table", "source", *COLUMNS, "mark", "citation", "tta", "bold"]
-    return _stacked(published, measured[COLUMNS].assign(source=MEASURED)).reindex(columns=columns)
+    measured = measured[COLUMNS].assign(source=MEASURED)
+    columns = ["source", *COLUMNS, "mark", "citation", "tta", "bold"]
+    parts = [part for part in (published, measured) if len(part)]
+    return pd.concat(parts or [measured], ignore_index=True).reindex(columns=columns)
 
 
-def _metric_titles(frame: pd.DataFrame) -> dict[str, str]:
-    """Titles of metrics with unit and arrow, the main metric first."""
-    ordered = frame.sort_values("main", ascending=False, kind="stable").drop_duplicates("metric")
-    units = ordered["unit"].map(lambda unit: f" ({unit})" if unit not in ("", "%") else "")
-    titles = (
-        ordered["metric_title"].astype(str).str.rstrip(" ↑↓")
-        + units
-        + ordered["better"].map(ARROWS)
-    )
-    return dict(zip(ordered["metric"], titles, strict=True))
+def metric_titles(runs: pd.DataFrame) -> dict[str, str]:
+    """Titles of metrics with unit and arrow by name, the main metric first.
+
+    Metrics of scores only, unless there are none.
+    """
+    scored = runs[runs["better"] != ""]
+    runs = (scored if len(scored) else runs).sort_values("main", ascending=False, kind="stable")
+    rows: list[dict[Any, Any]] = runs.drop_duplicates("metric").to_dict("records")
+    titles = {}
+    for row in rows:
+        unit = f" ({row['unit']})" if row["unit"] not in ("", "%") else ""
+        title = row["metric_title"].rstrip(" ↑↓")
+        titles[row["metric"]] = f"{title}{unit}{ARROWS[row['better']]}"
+    return titles
 
 
-def rules_between(groups: pd.Series[Any]) -> tuple[int, ...]:
+def rules_between(groups: Sequence[Hashable]) -> tuple[int, ...]:
     """Positions where a new group begins."""
-    return tuple(int(start) for start in np.flatnonzero(groups.ne(groups.shift())) if start)
-
-
-def _texts(values: pd.Series[float], digits: str) -> pd.Series[str]:
-    return values.map(lambda value: NONE if pd.isna(value) else f"{value:{digits}}").astype(object)
+    return tuple(n for n in range(1, len(groups)) if groups[n] != groups[n - 1])
