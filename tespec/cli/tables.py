@@ -11,7 +11,7 @@ from tespec.core.paths import RESULTS
 from tespec.core.progress import log
 
 # prefixes of the notes that are printed
-PRINTED_NOTES = ("Measured on different machines", "Not shown", "95 %", "tau-b", "ceiling")
+PRINTED_NOTES = ("Measured on different machines", "Not shown", "95 %")
 app = new_app(
     "tables",
     help_epilogue=examples(
@@ -87,15 +87,16 @@ def tables(
         )
     from tespec.comparison import cost
     from tespec.comparison.export import print_table, write_tables
-    from tespec.comparison.gains import gains_table, rank_table
+    from tespec.comparison.gains import compare_evaluations, gains_table
     from tespec.comparison.tables import make_tables
 
+    if rank:
+        print(*compare_evaluations(frame, (first, second), filters), sep="\n")
+        return 1 if problems else 0
     scored = tuple(name for name in only if name != cost.NAME)
     made = []
     if gains:
         made = [gains_table(frame, gains, filters)]
-    elif rank:
-        made = [rank_table(frame, (first, second), filters)]
     elif scored or not only:
         made = make_tables(frame, only=scored, measured=measured, where=filters, by=by)
     if cost.NAME in only:
@@ -103,13 +104,12 @@ def tables(
     written = write_tables(made, out or results / "tables")
     unmeasured = []
     for table in made:
-        complete = gains or rank or only or measured
-        complete = complete or (frame.empty and not table.name.startswith("ablation_"))
-        shown = table if complete else table.near_measured()
+        complete = gains or only or (frame.empty and not table.name.startswith("ablation_"))
+        shown = table if complete else table.measured()
         if shown is None:
             unmeasured.append(table.name)
         else:
-            print_table(shown, all_columns=bool(only or gains or rank))
+            print_table(shown, all_columns=bool(only or gains))
     if unmeasured:
         names = ", ".join(unmeasured)
         print(f"No results for {names} (--only NAME shows the paper's numbers)")

@@ -7,18 +7,9 @@ from typing import Any
 
 import pandas as pd
 
-from tespec.comparison.frame import DEFAULTS, MEASURED, as_text, matches, setting_name
-from tespec.comparison.published import read_published
-from tespec.comparison.tables import (
-    PUBLISHED,
-    Number,
-    Row,
-    Table,
-    assemble,
-    rules_between,
-    selected,
-    skipped,
-)
+from tespec.comparison.frame import select
+from tespec.comparison.published import NONE, read_published
+from tespec.comparison.tables import PUBLISHED, Table, assembled, selected
 
 NAME = "cost"
 PRETRAINING = "pretraining"
@@ -44,53 +35,34 @@ def cost_table(
         The table; its columns are the pre-training and the tasks, each published and measured.
     """
     content = read_published(NAME)
-    runs = _measured_runs(frame, where)
-    numbers = []
-    data = []
-    blocks: dict[str, int] = {}
-    for position, facts in enumerate(content["rows"]):
-        block = (blocks.setdefault(facts["group"], len(blocks)), facts["group"])
-        quantity = facts["quantity"]
-        shared = {"group": facts["group"], "title": facts["title"], "quantity": quantity}
-        labels = (facts["group"], facts["title"], facts.get("backbone", "-"))
-        for column, value in facts["values"].items():
-            row = Row(block, (position,), labels)
-            numbers.append(Number(row, (column, "", PUBLISHED), f"{value:.1f}", False))
-            data.append(shared | {"column": column, "source": PUBLISHED, "value": value})
-        of_row = runs[runs["column"].isin(facts["values"])].dropna(subset=quantity)
-        for key in {"arch", "method"} & facts.keys():
-            of_row = of_row[of_row[key] == facts[key]]
-        for keys, values in of_row.groupby(["network", "column", "source"])[quantity]:
-            network, column, source = keys
-            row = Row(block, (position, network), (*labels[:2], network))
-            text = f"{values.mean():.3g} ({len(values)})"
-            numbers.append(Number(row, (column, "", source), text, False))
-            data.append(shared | {"column": column, "source": source, "value": values.mean()})
-    is_measured = [number for number in numbers if number.column[2] != PUBLISHED]
-    shown = is_measured if measured and is_measured else numbers
-    names = ["Group", "Quantity", "Backbone"]
-    cells, bold, rows = assemble(shown, names, content["columns"], {"": ""})
-    table = Table(
+    runs, left_out = select(frame, where, kinds=["evaluation", PRETRAINING])
+    runs = runs.drop_duplicates("name")
+    runs["task"] = runs["task"].mask(runs["kind"] == PRETRAINING, PRETRAINING)
+    runs["source"] = runs["column"] + " on " + runs["machine"]
+    numbers: list[dict[str, Any]] = []
+    for position, row in enumerate(content["rows"]):
+        group = row["group"]
+        quantity = row["quantity"]
+        shared = {"group": group, "label": row["title"], "metric": quantity, "level": ()}
+        shared |= {"place": (group, "", position), "bold": False, "arch": row.get("arch", NONE)}
+        for task, value in row["values"].items():
+            published = {"task": task, "source": PUBLISHED, "network": row.get("backbone", NONE)}
+            numbers.append(shared | published | {"value": value, "text": f"{value:.1f}"})
+        of_row = runs[runs["task"].isin(row["values"])].dropna(subset=quantity)
+        for key in {"arch", "method"} & row.keys():
+            of_row = of_row[of_row[key] == row[key]]
+        for keys, values in of_row.groupby(["network", "task", "source"])[quantity]:
+            facts = dict(zip(["network", "task", "source"], keys, strict=True))
+            mean = values.mean()
+            numbers.append(shared | facts | {"value": mean, "text": f"{mean:.3g} ({len(values)})"})
+    table = assembled(
         content["title"],
-        cells,
-        bold,
-        NOTES,
-        pd.DataFrame(data),
-        rules=rules_between([row.block for row in rows]),
-        name=NAME,
+        numbers,
+        {"group": "Group", "label": "Quantity", "network": "Backbone"},
+        content["columns"],
+        dict.fromkeys((number["metric"] for number in numbers), ""),
+        notes=NOTES,
+        data=(pd.DataFrame(numbers), frame[:0]),
     )
-    return selected(table, skipped(frame), where, measured=measured)
-
-
-def _measured_runs(frame: pd.DataFrame, where: Mapping[str, str]) -> pd.DataFrame:
-    """Select evaluations and pre-trainings by `where` and `DEFAULTS`, one row each."""
-    runs = frame[frame["kind"].isin(["evaluation", PRETRAINING])].drop_duplicates("name")
-    for key, value in (DEFAULTS | dict(where)).items():
-        runs = runs[matches(runs[key], as_text(value))]
-    runs = runs[runs["results_version"] == runs["results_version"].max()]
-    settings: list[dict[Any, Any]] = runs.to_dict("records")
-    sources = [f"{MEASURED} ({setting_name(run)}) on {run['machine']}" for run in settings]
-    return runs.assign(
-        source=pd.Series(sources, runs.index, dtype=object),
-        column=runs["task"].mask(runs["kind"] == PRETRAINING, PRETRAINING),
-    )
+    table = ((table.measured() if measured else None) or table)._replace(name=NAME)
+    return selected(table, left_out, where, measured=measured)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tespec.comparison.cell import RESULTS_VERSION, SAMPLE, Cell, differences
-from tespec.comparison.published import published_frame, read_ablations
+from tespec.comparison.published import published_frame
 from tespec.comparison.records import Record, read_records
 from tespec.core.errors import UserError
 from tespec.core.paths import RESULTS
@@ -48,6 +48,17 @@ DEFAULTS = {
     "overrides": "",
     "pretraining_overrides": "",
     "frames": ALL_FRAMES,
+}
+# Columns of which `select` takes the last value, by the order of a column, where others are equal.
+SETTING = ["kind", "task", "data", "profile"]
+SHARED = {*ROW, *COLUMN, "task"} - {"results_version", "task_version", "method_version", "plugin"}
+VERSIONS = {
+    "results_version": (SETTING, "results_version"),
+    "task_version": (SETTING, "task_version"),
+    "method_version": (sorted(SHARED), "method_version"),
+    "plugin": (sorted(SHARED), "written"),
+    # A seed has several results if its initial weights were made again, which changes the name.
+    "name": (["cell", "seed", "pretraining_seed", "weights"], "written"),
 }
 MEASURED = "measured"
 
@@ -208,9 +219,13 @@ def _numbers(record: Record) -> Iterator[tuple[Any, ...]]:
 
 
 def select(
-    frame: pd.DataFrame, where: Mapping[str, str], by: str = "", free: Iterable[str] = ()
+    frame: pd.DataFrame,
+    where: Mapping[str, str],
+    by: str = "",
+    free: Iterable[str] = (),
+    kinds: Sequence[str] = ("evaluation", "reference"),
 ) -> tuple[pd.DataFrame, list[str]]:
-    """Select the evaluations and references that tables show.
+    """Select the records that tables show.
 
     Of several versions of results, task and method, the highest is selected; of several plug-ins of
     a method, and of several results of one cell and seed, the newest.
@@ -220,9 +235,10 @@ def select(
         where: value by column, with `*` and `?` as in file names.
         by: column whose values are shown side by side, one of `LEVELS`.
         free: columns that the table shows in another way.
+        kinds: of the records.
 
     Returns:
-        The rows with additional columns, and notes on the results that were left out. `label` is
+        The rows with additional columns, and notes on the records that were left out. `label` is
         the method's title and `column` the name of the measured column, both with the facts that
         distinguish them. Columns that are not in `where`, `by` or `free` have the values of
         `DEFAULTS`.
@@ -235,38 +251,32 @@ def select(
             raise UserError(f"column {key}", "no such column", suggest(key, COLUMNS))
     if by and by not in LEVELS:
         raise UserError(f"column {by}", "cannot be used with --by", suggest(by, LEVELS))
-    chosen = frame[frame["kind"].isin(["evaluation", "reference"])]
+    chosen = frame[frame["kind"].isin(kinds)]
+    published = published_frame()
     for key, pattern in where.items():
         selected = matches(chosen[key], pattern)
-        published = published_frame()
         is_published = key in published and matches(published[key], pattern).any()
         if not selected.any() and not is_published:
             known = filter(None, map(as_text, chosen[key].unique()))
             raise UserError(f"{key}={pattern}", "matches no results", suggest(pattern, known))
         chosen = chosen[selected]
-    named = {*where, by, *free}
-    if "evaluation" in named:
-        named |= {*PROTOCOL}
-    left_out: list[str] = []
-    for key in DEFAULTS:
-        if key not in named:
-            chosen = default_rows(chosen, key, left_out)
-    setting = ["task", "data", "profile"]
-    column = [name for name in COLUMN if name not in ("results_version", "task_version")]
-    row = [name for name in ROW if name not in ("method_version", "plugin")]
-    for keys, name in (
-        (setting, "results_version"),
-        (setting, "task_version"),
-        ([*row, "task", *column], "method_version"),
-    ):
-        if name not in named:
-            chosen = _newest(chosen, keys, name, name, left_out)
-    if "plugin" not in named:
-        chosen = _newest(chosen, [*row, "task", *column], "plugin", "written", left_out)
-    # A seed has several results if its initial weights were made again, which changes the name.
-    run = ["cell", "seed", "pretraining_seed", "weights"]
-    chosen = _newest(chosen, [*run, *({by} - {*run, ""})], "name", "written", left_out)
-    return _named(chosen, by), left_out
+    problems = frame.attrs.get("left_out", [])
+    notes = [f"Skipped {len(problems)} damaged records: {'; '.join(problems[:3])}."]
+    notes = notes if problems else []
+    named = {*where, by, *free} | ({*PROTOCOL} if "evaluation" in {*where, by} else set())
+    for key, value in DEFAULTS.items():
+        if key in named:
+            continue
+        others = chosen[chosen[key] != value]
+        if key != "frames" and len(others):
+            values = ", ".join(map(as_text, others[key].unique()[:3]))
+            count = others["name"].nunique()
+            notes.append(f"Not shown: {count} results with {key} {values} (--where {key}=VALUE).")
+        chosen = chosen[chosen[key] == value]
+    for version, (keys, order) in VERSIONS.items():
+        if version not in named:
+            chosen = _newest(chosen, {*keys, by} - {""}, version, order, notes)
+    return _named(chosen, by), notes
 
 
 def _named(chosen: pd.DataFrame, by: str) -> pd.DataFrame:
@@ -281,6 +291,8 @@ def _named(chosen: pd.DataFrame, by: str) -> pd.DataFrame:
         cell["column"] = f"{MEASURED} ({setting_name(cell | {by: DEFAULTS.get(by)})})"
     rows = [name for name in ROW if name != by]
     columns = [name for name in COLUMN if name != by]
+    for cell, label in zip(cells, distinguished(cells, "label", ["method"], []), strict=True):
+        cell["label"] = label
     labels = distinguished(cells, "label", rows, ["network", "arch", "pretraining_data"])
     names = distinguished(cells, "column", columns, ["task"])
     order = [cell["key"] for cell in cells]
@@ -290,33 +302,8 @@ def _named(chosen: pd.DataFrame, by: str) -> pd.DataFrame:
     )
 
 
-def default_rows(chosen: pd.DataFrame, key: str, left_out: list[str]) -> pd.DataFrame:
-    """Select the rows with the default value of a column.
-
-    Args:
-        chosen: rows of the frame.
-        key: column, one of `DEFAULTS`.
-        left_out: is extended by a note on the other rows.
-    """
-    selected = chosen[key] == DEFAULTS[key]
-    others = chosen[~selected]
-    if key == "pretraining_overrides":  # ablations have tables of their own
-        others = others[~others[key].isin(ablated_settings())]
-    if key != "frames" and len(others):
-        values = ", ".join(map(as_text, others[key].unique()[:3]))
-        count = others["name"].nunique()
-        left_out.append(f"Not shown: {count} results with {key} {values} (--where {key}=VALUE).")
-    return chosen[selected]
-
-
-def ablated_settings() -> set[str]:
-    """Texts of the settings of all rows of ablations that do not depend on the profile."""
-    rows = [row for ablation in read_ablations().values() for row in ablation.rows]
-    return {settings_text(row.set) for row in rows if not row.scale}
-
-
 def _newest(
-    frame: pd.DataFrame, keys: Sequence[str], version: str, order: str, left_out: list[str]
+    frame: pd.DataFrame, keys: Iterable[str], version: str, order: str, left_out: list[str]
 ) -> pd.DataFrame:
     """Select in each group of `keys` the rows with the last `version` by the column `order`.
 
@@ -324,9 +311,9 @@ def _newest(
     """
     if frame[version].nunique() < 2:
         return frame
-    groups = frame.groupby(list(keys), sort=False, dropna=False)
-    newest = frame.groupby([*keys, version], sort=False, dropna=False)[order].transform("max")
-    selected = newest == groups[order].transform("max")
+    ordered = frame.sort_values([order, version], kind="stable")
+    last = ordered.groupby(list(keys), sort=False, dropna=False)[version].transform("last")
+    selected = frame[version] == last.reindex(frame.index)
     if not selected.all():
         count = frame.loc[~selected, "name"].nunique()
         left_out.append(f"Not shown: {count} results of an older {version} (--where {version}=*).")

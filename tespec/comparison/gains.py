@@ -18,14 +18,13 @@ from tespec.comparison.tables import (
     metric_titles,
     rules_between,
     selected,
-    skipped,
 )
 from tespec.core.errors import UserError
 from tespec.core.settings import suggest
 
 BASELINE = "scratch"  # of rankings, which leave it out
 NETWORK = ["task", "column", "arch", "backbone"]  # runs that are compared with each other
-ROW_LABELS = ["Task", "Data", "Method", "Backbone", "Recurrent", "Pre-training", "Metric"]
+LABELS = ["Task", "Data", "Method", "Backbone", "Recurrent", "Pre-training", "Metric"]
 GAIN_NOTES = (
     "Gain: difference of means over the same fine-tuning seeds, within one network; positive is "
     "better, also for error metrics. n: number of common seeds.",
@@ -33,11 +32,10 @@ GAIN_NOTES = (
     "p (Holm): corrected for all tests of this table with the same evaluation. "
     "Bold: p (Holm) below 0.05.",
 )
-RANK_NOTES = (
-    "tau-b: agreement of two rankings of the methods, 1 for the same order, 0 for none; p: that it "
-    "is by chance; 95 % interval: of the tau of the true means.",
-    "ceiling: the mean tau of two measurements with equal true rankings at this noise. A tau near "
-    "it says that the evaluations agree as far as the numbers of runs can show.",
+RANK_NOTE = (
+    "tau-b: agreement of the two rankings, 1 for the same order and 0 for none, with its p and the "
+    "95 % interval of the tau of the true means; ceiling: the mean tau of two measurements with "
+    "equal true rankings at this noise, so that a tau near it is as good as these runs can show."
 )
 
 
@@ -85,18 +83,28 @@ def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] = {
         raise UserError(f"--gains {baseline}", "no other method to compare with it", remedy)
     data = pd.DataFrame(rows)
     data["p_holm"] = data.groupby("evaluation")["p"].transform(statistics.holm)
-    found: list[dict[Any, Any]] = data.to_dict("records")
+    found: list[Any] = data.to_dict("records")
+    metrics = metric_titles(runs)
     texts = [
         {
+            "Task": task_titles().get(row["task"], row["task"]),
+            "Data": row["column"].removeprefix(f"{MEASURED} ").strip("()"),
+            "Method": row["label"],
+            "Backbone": row["network"],
+            "Recurrent": RECURRENT[row["arch"]],
+            "Pre-training": row["pretraining_data"],
+            "Metric": metrics[row["metric"]],
             "gain": _number(row["mean"], "+.3f"),
-            "95 % interval": _interval(row["low"], row["high"], "+.3f"),
+            "95 % interval": NONE
+            if pd.isna(row["low"])
+            else f"[{row['low']:+.3f}, {row['high']:+.3f}]",
             "p": _number(row["p"], ".2g"),
             "p (Holm)": _number(row["p_holm"], ".2g"),
             "n": f"{row['n']} ({row['note']})" if row["note"] else str(row["n"]),
         }
         for row in found
     ]
-    cells = pd.DataFrame(texts, _row_labels(data, metric_titles(runs)))
+    cells = pd.DataFrame(texts).set_index(LABELS)
     bold = pd.DataFrame(False, cells.index, cells.columns)
     bold["gain"] = (data["p_holm"] < statistics.ALPHA).to_numpy()
     changed = runs["overrides"] + runs["pretraining_overrides"]
@@ -114,12 +122,12 @@ def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] = {
         rules=rules_between(list(data["task"])),
         name=f"gains_{baseline}",
     )
-    return selected(table, [*left_out, *skipped(frame)], where)
+    return selected(table, left_out, where)
 
 
-def rank_table(
+def compare_evaluations(
     frame: pd.DataFrame, evaluations: tuple[str, str], where: Mapping[str, str] = {}
-) -> Table:
+) -> list[str]:
     """Compare the rankings of the methods by two evaluations, such as full and frozen.
 
     Args:
@@ -128,7 +136,7 @@ def rank_table(
         where: filters by column of the frame, as in `make_tables`.
 
     Returns:
-        One row per task, data and network that has both.
+        One line per task, data and network that has both, and notes.
 
     Raises:
         UserError: no network has both evaluations, or `where` has an unknown column or value.
@@ -137,44 +145,24 @@ def rank_table(
 
     option = f"--rank {','.join(evaluations)}"
     runs, left_out = _main_scores(frame, {"evaluation": "*", **where}, option)
+    runs["method"] = runs["row"].mask(runs["method"] == BASELINE, BASELINE)
     settings = [name for name in COLUMN if name not in PROTOCOL]
-    baselines = runs["method"] == BASELINE
-    runs = runs.assign(method=runs["row"].mask(baselines, BASELINE))
-    rows = []
+    lines = []
     for _, network in runs.groupby(["task", *settings, "arch", "backbone"]):
         first, second = (network[network["evaluation"] == name] for name in evaluations)
         if len(first) and len(second):
-            facts = network.iloc[0].to_dict()
-            facts["column"] = setting_name(facts | {"evaluation": ""})
-            rows.append(facts | compare_rankings(first, second, BASELINE)._asdict())
-    if not rows:
+            facts = first.iloc[0].to_dict() | {"evaluation": ""}
+            ranking = compare_rankings(first, second, BASELINE)
+            name = f"{facts['task']}, {facts['network']}, {facts['arch']} ({setting_name(facts)})"
+            lines.append(
+                f"{name}: tau-b {ranking.tau:.3f} [{ranking.low:.3f}, {ranking.high:.3f}], "
+                f"p {ranking.p:.2g}, ceiling {ranking.ceiling:.3f}, {ranking.methods} methods"
+                f"{f' ({ranking.note})' if ranking.note else ''}"
+            )
+    if not lines:
         known = ", ".join(sorted(runs["evaluation"].unique()))
         raise UserError(option, "no network has both evaluations", f"there are: {known}")
-    data = pd.DataFrame(rows)
-    found: list[dict[Any, Any]] = data.to_dict("records")
-    texts = [
-        {
-            "tau-b": _number(row["tau"], ".3f"),
-            "95 % interval": _interval(row["low"], row["high"], ".3f"),
-            "p": _number(row["p"], ".2g"),
-            "ceiling": _number(row["ceiling"], ".3f"),
-            "methods": f"{row['methods']} ({row['note']})" if row["note"] else str(row["methods"]),
-        }
-        for row in found
-    ]
-    labels = _row_labels(data, metric_titles(runs)).droplevel(["Method", "Pre-training"])
-    cells = pd.DataFrame(texts, labels)
-    columns = ["task", "column", "arch", "backbone", "metric", "tau", "low", "high", "p", "ceiling"]
-    table = Table(
-        f"Rankings of the methods: {' and '.join(evaluations)}",
-        cells,
-        pd.DataFrame(False, cells.index, cells.columns),
-        RANK_NOTES,
-        data[[*columns, "methods", "reliability", "note"]],
-        rules=rules_between(list(data["task"])),
-        name=f"rank_{'_'.join(evaluations)}",
-    )
-    return selected(table, [*left_out, *skipped(frame)], where)
+    return [*lines, RANK_NOTE, *left_out]
 
 
 def _main_scores(
@@ -200,22 +188,5 @@ def _main_scores(
     return runs.sort_values(["task", "column", "arch", "label"], kind="stable"), left_out
 
 
-def _row_labels(data: pd.DataFrame, metrics: Mapping[str, str]) -> pd.MultiIndex:
-    labels = [
-        data["task"].replace(task_titles()),
-        data["column"].str.removeprefix(f"{MEASURED} ").str.strip("()"),
-        data["label"],
-        data["network"],
-        data["arch"].map(RECURRENT),
-        data["pretraining_data"],
-        data["metric"].map(metrics),
-    ]
-    return pd.MultiIndex.from_arrays(labels, names=ROW_LABELS)
-
-
 def _number(value: float, digits: str) -> str:
     return NONE if pd.isna(value) else f"{value:{digits}}"
-
-
-def _interval(low: float, high: float, digits: str) -> str:
-    return NONE if pd.isna(low) else f"[{low:{digits}}, {high:{digits}}]"

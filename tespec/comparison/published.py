@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 TABLES = ("detection", "segmentation", "depth")
 PAPER, BEYOND = "paper", "beyond"  # sources of published numbers
+NONE = "-"  # no number
 ABLATED = "tespec"  # method of the ablations
 METRICS = ("miou", "mean_class_acc")  # metrics of the published ablations
 
@@ -124,7 +125,8 @@ def published_frame() -> pd.DataFrame:
         source: "paper", or "beyond" for a row of another publication, which is never ranked.
         ranked: whether the row competes for the best number; measured rows of its method follow
             it.
-        mark: footnote mark of the method's title.
+        label: title of the method with its footnote mark.
+        text: the number as the table shows it.
         tta: whether the result uses test-time augmentation.
         bold: whether the paper sets the number in bold.
     """
@@ -134,33 +136,43 @@ def published_frame() -> pd.DataFrame:
     for name in TABLES:
         table = read_published(name)
         tasks, _ = titles_of(name)
-        others = {
-            "heading": "Other publications",
-            "rows": read_published(BEYOND)["rows"].get(name, ()),
-        }
+        rows = read_published(BEYOND)["rows"].get(name, ())
         order = count(1)
-        for block, group in enumerate([*table["groups"], others]):
+        for block, group in enumerate(
+            [*table["groups"], {"heading": "Other publications", "rows": rows}]
+        ):
+            is_paper = block < len(table["groups"])
             for row in group["rows"]:
                 if unknown := row["scores"].keys() - tasks:
                     what = f"{row['title']} has scores of tasks that the table lacks"
                     raise ValueError(f"{what}: {', '.join(unknown)}")
                 position = {
                     "table": name,
-                    "source": BEYOND if group is others else PAPER,
+                    "source": PAPER if is_paper else BEYOND,
                     "block": block,
                     "group": group["heading"] or "",
                     "order": next(order),
-                    "ranked": group is not others and row.get("ranked", True),
+                    "ranked": is_paper and row.get("ranked", True),
                 }
-                numbers += [position | number for number in _numbers(row, table["metrics"])]
+                for number in _numbers(row, table["metrics"]):
+                    # Other publications report percentages with at most two decimals.
+                    is_short = number["unit"] == "%" and not is_paper
+                    digits = min(2, table["decimals"]) if is_short else table["decimals"]
+                    value = number["value"]
+                    text = NONE if value is None else f"{value:.{digits}f}"
+                    numbers.append(position | number | {"text": text})
     return pd.DataFrame(numbers).astype({"value": "float64"})
 
 
 def _numbers(row: Mapping[str, Any], metrics: list[dict[str, str]]) -> Iterator[dict[str, Any]]:
     """Yield each number of a row, those for all labels first, with facts of row and metric."""
-    facts = {name: row[name] for name in ("method", "title", "backbone")}
-    facts |= {
-        "mark": row.get("mark", ""),
+    mark = row.get("mark", "")
+    facts = {
+        "method": row["method"],
+        "title": row["title"],
+        "mark": mark,
+        "label": row["title"] + mark,
+        "network": row["backbone"],
         "citation": row.get("citation", ""),
         "pretraining_data": row["pretraining"],
         "tta": row.get("test_time_augmentation", False),
@@ -184,18 +196,14 @@ def _numbers(row: Mapping[str, Any], metrics: list[dict[str, str]]) -> Iterator[
     ]
     for task, metric, fraction, value in cells:
         frozen = fraction == "frozen"
-        of_labels = 1.0 if frozen else float(fraction)
+        evaluation = fraction if frozen else f"{100 * float(fraction):g} % of labels"
         cell = {
             "task": task,
             "metric": metric,
             "value": value,
             "bold": metric in row.get("bold", {}).get(task, ()),
             "frozen": frozen,
-            "label_fraction": of_labels,
-            "evaluation": "frozen" if frozen else _evaluation(of_labels),
+            "label_fraction": 1.0 if frozen else float(fraction),
+            "evaluation": "full" if fraction == 1 else evaluation,
         }
         yield facts | of_metric[metric] | cell
-
-
-def _evaluation(label_fraction: float) -> str:
-    return "full" if label_fraction == 1 else f"{100 * label_fraction:g} % of labels"

@@ -2,8 +2,6 @@
 
 import base64
 import io
-from collections import Counter
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 from textwrap import fill
 from typing import Any, NamedTuple
@@ -18,8 +16,9 @@ from PIL import Image
 
 from tespec.comparison.export import to_html
 from tespec.comparison.frame import PROTOCOL, select, setting_name, to_frame
-from tespec.comparison.records import Record, read_records
-from tespec.comparison.tables import NONE, make_tables
+from tespec.comparison.published import NONE
+from tespec.comparison.records import read_records
+from tespec.comparison.tables import make_tables
 from tespec.core.errors import UserError, one_line
 from tespec.core.files import write_all
 
@@ -94,7 +93,6 @@ def write_report(results: Path, out: Path) -> tuple[int, list[str]]:
         finalize=lambda text: one_line(text) if type(text) is str else text,
     )
     page = environment.get_template("report.html").render(
-        facts=facts(records),
         notes=[*dict.fromkeys(notes), *unreadable],
         is_sample=is_sample,
         runs=[*map(run_facts, main[~is_pretraining].to_dict("records"))],
@@ -114,7 +112,7 @@ def run_facts(row: dict[Any, Any]) -> dict[str, Any]:
         row: of the frame, with the record's main number.
 
     Returns:
-        name, what (the cell in words), seed, score with its unit, hours, machine and date.
+        name, what (the cell in words), seed, score, hours, machine and revision, date.
     """
     start = f"from {row['start']}" if row["start"] else ""
     words = [row["title"], row["network"], ARCHITECTURES[row["arch"]], start]
@@ -126,45 +124,9 @@ def run_facts(row: dict[Any, Any]) -> dict[str, Any]:
         "seed": row["seed"],
         "score": f"{row['metric']} {score}",
         "hours": NONE if pd.isna(hours) else f"{hours:.3g}",
-        "machine": row["machine"],
+        "machine": f"{row['machine']}; {row['revision'][:10]}",
         "date": f"{row['written']:%Y-%m-%d}",
     }
-
-
-def facts(records: Sequence[Record]) -> dict[str, str]:
-    """Summarise kinds, data, seeds, versions and machines of runs, with numbers of records."""
-    cells = [record.cell for record in records]
-    environments = [record.environment for record in records]
-    packages = [{**env.packages, "python": env.python} for env in environments]
-    names = dict.fromkeys(name for installed in packages for name in installed)
-    versions = {name: counted(installed.get(name) for installed in packages) for name in names}
-    written = sorted(record.written for record in records)
-    return {
-        "records": counted(cell.kind for cell in cells),
-        "data": counted(
-            f"{cell.data}, {cell.profile} profile, {cell.split} split" for cell in cells
-        ),
-        "seeds": counted(record.seed for record in records),
-        "written": f"{written[0]:%Y-%m-%d} to {written[-1]:%Y-%m-%d}",
-        "results version": counted(cell.results_version for cell in cells),
-        "tespec": counted(
-            f"{env.tespec} at {env.revision[:10]}"
-            + (" with uncommitted changes" if env.modified else "")
-            for env in environments
-        ),
-        "packages": "; ".join(f"{name} {version}" for name, version in versions.items() if version),
-        "machines": counted(env.machine for env in environments),
-    }
-
-
-def counted(values: Iterable[object]) -> str:
-    """List all values, most frequent first, with their counts if they differ.
-
-    >>> counted(["cpu", "gpu", "gpu", ""])
-    'gpu (2); cpu (1)'
-    """
-    counts = Counter(str(value) for value in values if value not in ("", None)).most_common()
-    return "; ".join(f"{value} ({count})" if len(counts) > 1 else value for value, count in counts)
 
 
 def reconstructions(runs: pd.DataFrame, folder: Path) -> tuple[list[Picture], list[str]]:
