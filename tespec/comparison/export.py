@@ -1,75 +1,85 @@
-"""Export tables to CSV, LaTeX, Markdown and HTML (with pandas) and to the terminal (with rich)."""
+"""Export tables to CSV, LaTeX, Markdown and HTML, and print them to the terminal with rich."""
 
 from __future__ import annotations
 
 import re
-import unicodedata
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from html import escape
-from itertools import groupby, product
+from itertools import accumulate, groupby, pairwise, product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from tespec.comparison.tables import NONE, Table
 from tespec.core.errors import one_line
 from tespec.core.files import write_all
 
-if TYPE_CHECKING:
-    from pandas.io.formats.style import Styler
-
 # Text that a spreadsheet would evaluate as a formula; numbers and lone signs are harmless.
 FORMULA = re.compile(r"(?=[=+\-@|%].)(?![+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$)", re.IGNORECASE)
 # characters and rows of a LaTeX table; larger ones are split to stay legible
 WIDEST = 165
 HIGHEST = 60
-# LaTeX code by character
-ESCAPED = {
-    **{character: rf"\{character}" for character in "{}$&#%_"},
-    **{character: f"{{{character}}}" for character in "[]*"},
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    '"': "''",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-}
-SUPERSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁼⁽⁾ºªᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖʳˢᵗᵘᵛʷˣʸᶻ™"
-SUBSCRIPTS = "₀₁₂₃₄₅₆₇₈₉₊₌₍₎ₐₑₕᵢⱼₖₗₘₙₒₚᵣₛₜᵤᵥₓ"
-# LaTeX code in math mode by character
-MATHS = {
-    **{
-        greek: rf"\{unicodedata.name(greek).split()[-1].lower()}"
-        for greek in "αβγδεζηθικμνξπρστυφχψω"
-    },
-    **{greek: rf"\{unicodedata.name(greek).split()[-1].capitalize()}" for greek in "ΓΔΘΞΠΣΥΦΨΩ"},
-    "λ": r"\lambda",  # its name in Unicode is LAMDA
-    "Λ": r"\Lambda",
-    **{letter: f"^{{{unicodedata.normalize('NFKC', letter)}}}" for letter in SUPERSCRIPTS},
-    **{letter: f"_{{{unicodedata.normalize('NFKC', letter)}}}" for letter in SUBSCRIPTS},
-    "⁻": "^{-}",
-    "₋": "_{-}",
-    "±": r"\pm",
-    "×": r"\times",
-    "≤": r"\leq",
-    "≥": r"\geq",
-    "≈": r"\approx",
-    "→": r"\rightarrow",
-    "−": "-",
-    "↑": r"\uparrow",
-    "↓": r"\downarrow",
-    "†": r"^\dagger",
-    "‡": r"^\ddagger",
-    "§": r"^\S",
-    "¶": r"^\P",
-    "‖": r"^\|",
-    "◇": r"^\diamond",
-    "△": r"^\triangle",
-}
+# LaTeX code by character: special characters, signs that tables print, and marks of machines;
+# brackets and stars would be arguments of the end of the row above
 LATEX = str.maketrans(
-    ESCAPED | {character: rf"\ensuremath{{{code}}}" for character, code in MATHS.items()}
+    dict(
+        line.split()
+        for line in r"""
+{ \{
+} \}
+$ \$
+& \&
+# \#
+% \%
+_ \_
+[ {[}
+] {]}
+* {*}
+\ \textbackslash{}
+~ \textasciitilde{}
+^ \textasciicircum{}
+< \textless{}
+> \textgreater{}
+| \textbar{}
+" ''
+± $\pm$
+× $\times$
+− $-$
+→ $\rightarrow$
+↑ $\uparrow$
+↓ $\downarrow$
+δ $\delta$
+₁ $_1$
+₂ $_2$
+₃ $_3$
+† $^\dagger$
+‡ $^\ddagger$
+§ $^\S$
+¶ $^\P$
+‖ $^\|$
+◇ $^\diamond$
+△ $^\triangle$
+ᵃ $^a$
+ᵇ $^b$
+ᶜ $^c$
+ᵈ $^d$
+ᵉ $^e$
+ᶠ $^f$
+ᵍ $^g$
+ʰ $^h$
+ⁱ $^i$
+ʲ $^j$
+ᵏ $^k$
+ˡ $^l$
+ᵐ $^m$
+ⁿ $^n$
+ᵒ $^o$
+ᵖ $^p$
+""".strip().splitlines()
+    )
 )
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title>
@@ -90,6 +100,9 @@ def write_tables(tables: Sequence[Table], folder: Path) -> list[Path]:
 
     Returns:
         Paths of NAME.csv, NAME_long.csv, NAME.tex, NAME.md and NAME.html of each table.
+
+    Raises:
+        ValueError: two tables would write the same file.
     """
     texts: dict[Path, str] = {}
     for table in tables:
@@ -99,219 +112,233 @@ def write_tables(tables: Sequence[Table], folder: Path) -> list[Path]:
             folder / f"{table.name}.tex": to_latex(table),
             folder / f"{table.name}.md": to_markdown(table),
             folder / f"{table.name}.html": PAGE.format(
-                title=escape(table.title), table=to_html(table)
+                title=_html(table.title), table=to_html(table)
             ),
         }
+    if len(texts) < 5 * len(tables):
+        raise ValueError(f"tables with the same name: {[table.name for table in tables]}")
     write_all(texts)
     return list(texts)
 
 
 def to_csv(table: Table) -> str:
     """Return a CSV with one header line, "DDD17 mIoU ↑ published"; missing numbers are empty."""
-    cells = table.cells.replace(NONE, "")
-    cells.columns = pd.Index([" ".join(_header(column)) for column in cells.columns])
-    return _csv(cells.reset_index())
+    header = [" ".join(filter(None, levels)) for levels in _levels(table)]
+    return _csv(table.cells.replace(NONE, "").set_axis(header, axis=1).reset_index())
 
 
 def to_latex(table: Table) -> str:
-    """Return `table*` environments scaled to the page, with booktabs, spanning headers and notes.
+    """Return `table*` environments scaled to the page, with rules and colours as in the paper.
 
-    Large tables are split; the first line names the packages. The output compiles with pdfLaTeX,
-    XeLaTeX and LuaLaTeX; pdfLaTeX prints the code points of characters for which it has no font.
+    The first line names the packages. Large tables are split. The text is UTF-8, which LaTeX reads
+    by default since 2018; letters other than Latin ones need a font that has them.
     """
-    grid = _grid(table)
+    header, rows = _texts(table, _latex, r"\textbf{{{}}}".format, r"\color{{gray}}{}".format)
+    levels = _levels(table)
+    n_labels = len(header) - len(levels)
     label = re.sub(r"[^A-Za-z0-9_.:-]", "-", table.name)
-    texts = [r"% \usepackage{booktabs,adjustbox}"]
-    parts = product(range(0, max(1, len(grid.cells)), HIGHEST), _parts(grid, WIDEST))
-    for number, (first, columns) in enumerate(parts, start=1):
-        cells = grid.cells.iloc[first : first + HIGHEST, columns]
-        bold = grid.bold.loc[cells.index, cells.columns]
-        style = _styler(cells, bold, "textbf:--rwrap;", _latex)
-        layout = "".join("l" if column < grid.labels else "c" for column in columns)
-        body = style.to_latex(hrules=True, multicol_align="c", column_format=layout).splitlines()
-        top = body.index(r"\midrule") + 1
-        for row in reversed(range(len(cells))):  # from below, since a rule moves the rows below it
-            if first + row in grid.headings:
-                text = _latex(str(cells.iloc[row, 0]))
-                body[top + row] = rf"\multicolumn{{{len(columns)}}}{{l}}{{\textit{{{text}}}}} \\"
-            if row and first + row in grid.rules:
-                body.insert(top + row, r"\midrule")
-        texts += [
+    lines = [r"% \usepackage[table]{xcolor} \usepackage{booktabs,adjustbox}"]
+    parts = product(range(0, len(rows), HIGHEST), _parts(table, WIDEST, wraps=False))
+    for number, (first_row, columns) in enumerate(parts, start=1):
+        scored = [levels[column - n_labels] for column in columns if column >= n_labels]
+        lines += [
             r"\begin{table*}[t]",
             r"\centering",
+            rf"\rowcolors{{{len(levels[0]) + 2}}}{{gray!20}}{{white}}",
             rf"\caption{{{_latex(table.title)}{', continued' if number > 1 else ''}.}}",
             rf"\label{{tab:{label}{f'-{number}' if number > 1 else ''}}}",
             r"\begin{adjustbox}{max width=\textwidth,max totalheight=0.8\textheight}",
-            *body,
+            rf"\begin{{tabular}}{{{'l' * n_labels}{'c' * len(scored)}}}",
+            r"\toprule",
+        ]
+        for depth in range(1, len(levels[0])):
+            paths = groupby(path[:depth] for path in scored)
+            spans = [(path[-1], len(list(group))) for path, group in paths]
+            starts = accumulate((count for _, count in spans), initial=n_labels + 1)
+            texts = [rf"\multicolumn{{{count}}}{{c}}{{{_latex(text)}}}" for text, count in spans]
+            rules = [rf"\cmidrule(lr){{{a}-{b - 1}}}" for a, b in pairwise(starts)]
+            lines += [" & ".join([""] * n_labels + texts) + r" \\", " ".join(rules)]
+        texts = header[:n_labels] + [_latex(path[-1]) for path in scored]
+        lines += [" & ".join(texts) + r" \\", r"\midrule"]
+        for row in rows[first_row : first_row + HIGHEST]:
+            if len(row) > 1:
+                lines.append(" & ".join(row[column] for column in columns) + r" \\")
+            elif row:
+                lines.append(rf"\multicolumn{{{len(columns)}}}{{l}}{{\textit{{{row[0]}}}}} \\")
+            elif lines[-1] != r"\midrule":
+                lines.append(r"\midrule")
+        lines += [
+            r"\bottomrule",
+            r"\end{tabular}",
             r"\end{adjustbox}",
             *(rf"\par{{\footnotesize {_latex(note)}}}" for note in table.notes if number == 1),
             r"\end{table*}",
         ]
-    return "\n".join(texts) + "\n"
+    return "\n".join(lines) + "\n"
 
 
 def to_markdown(table: Table) -> str:
     """Return a Markdown table with a heading above and notes below."""
-    grid = _grid(table)
-    cells = grid.cells.map(_markdown)
-    cells = cells.where(~grid.bold, "**" + cells + "**")
-    headers = [_markdown(" / ".join(_header(column))) for column in cells.columns]
-    text = cells.to_markdown(index=False, headers=headers, tablefmt="pipe", disable_numparse=True)
+    header, rows = _texts(table, _markdown, "**{}**".format, separator=" / ")
+    lines = [header, ["---"] * len(header), *filter(None, rows)]
+    text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     notes = "".join(f"\n- {_markdown(note)}" for note in table.notes)
     return f"### {_markdown(table.title)}\n\n{text}\n{notes}\n"
 
 
 def to_html(table: Table) -> str:
     """Return the table with its caption and notes as an HTML fragment."""
-    grid = _grid(table)
-    style = _styler(grid.cells, grid.bold, "font-weight: bold", _html)
-    style = style.set_caption(_html(table.title)).set_uuid(re.sub(r"\W", "-", table.name))
-    notes = "".join(f"<p><small>{_html(note)}</small></p>\n" for note in table.notes)
-    return style.to_html() + notes
+    header, rows = _texts(table, _html, "<b>{}</b>".format, separator="<br>")
+    head = f"<thead><tr><th>{'</th><th>'.join(header)}</th></tr></thead>"
+    body = [f"<tr><td>{'</td><td>'.join(row)}</td></tr>" for row in rows if row]
+    notes = [f"<p><small>{_html(note)}</small></p>" for note in table.notes]
+    start = f"<table><caption>{_html(table.title)}</caption>"
+    return "\n".join([start, head, "<tbody>", *body, "</tbody></table>", *notes, ""])
 
 
 def print_table(table: Table, *, all_columns: bool = False) -> None:
-    """Print a table as wide as the terminal.
+    """Print a table as wide as the terminal; headers and row labels wrap, cells do not.
 
     Args:
         table: table to print.
         all_columns: print all columns, in parts that fit; otherwise those that fit, of the
             main metric first.
     """
+    from rich import markup
     from rich.console import Console
     from rich.table import Table as RichTable
-    from rich.text import Text
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, emoji=False)
     console.width = console.width if console.is_terminal else WIDEST
-    order = list(table.cells.columns)
-    if not all_columns:
-        order.sort(key=lambda column: table.main not in _header(column))
-    grid = _grid(table._replace(cells=table.cells[order], bold=table.bold[order]))
-    parts = list(_parts(grid, console.width))
-    for columns in parts if all_columns else parts[:1]:
-        printed = RichTable(
-            title=Text(one_line(table.title)), title_justify="left", title_style="bold", box=None
-        )
-        for column in grid.cells.columns[columns]:
-            printed.add_column(Text("\n".join(map(one_line, _header(column)))), vertical="bottom")
-        cells = grid.cells.iloc[:, columns].map(one_line).map(Text)
-        for text in cells.to_numpy()[grid.bold.iloc[:, columns].to_numpy()]:
-            text.style = "bold"
-        for row, texts in enumerate(cells.to_numpy()):
-            if row in grid.rules:
-                printed.add_row()
-            printed.add_row(*texts)
-        console.print(printed)
-    hidden = 0 if all_columns else sum(len(columns) - grid.labels for columns in parts[1:])
-    if hidden:
-        console.print(
-            f"columns not shown: {hidden} (`tables --only {table.name}` shows all)", style="dim"
-        )
-    console.print()
-
-
-class _Grid(NamedTuple):
-    """Table to display: the first `labels` columns are the row labels, group headings are rows."""
-
-    cells: pd.DataFrame
-    bold: pd.DataFrame
-    rules: set[int]
-    headings: set[int]
-    labels: int
-
-
-def _grid(table: Table) -> _Grid:
-    """Turn the index of a table into columns, and its groups into rows above their first row."""
-    labels = table.cells.index.to_frame(index=False).astype(str)
-    groups = labels.pop("Group") if "Group" in labels else pd.Series("", labels.index)
-    is_first = (groups != "") & (groups != groups.shift(fill_value=""))
-    cells = pd.concat([labels, table.cells.reset_index(drop=True)], axis=1)
-    bold = pd.DataFrame(False, cells.index, cells.columns)
-    bold.iloc[:, len(labels.columns) :] = table.bold.to_numpy()
-    levels = table.cells.columns.nlevels
-    if levels > 1:
-        names = [(*[""] * (levels - 1), name) for name in labels]
-        cells.columns = bold.columns = pd.MultiIndex.from_tuples([*names, *table.cells.columns])
-    rows = cells.index + is_first.cumsum()
-    headings = rows[is_first] - 1
-    size = range(len(rows) + len(headings))
-    cells = cells.set_axis(rows).reindex(size, fill_value="")
-    cells.iloc[headings, 0] = groups[is_first]
-    return _Grid(
-        cells,
-        bold.set_axis(rows).reindex(size, fill_value=False),
-        {int(rows[rule] - is_first[rule]) for rule in table.rules},
-        {int(heading) for heading in headings},
-        len(labels.columns),
+    order = sorted(
+        table.cells.columns, key=lambda column: not all_columns and table.main not in column
     )
+    table = table._replace(cells=table.cells[order], bold=table.bold[order])
+    parts = list(_parts(table, console.width, wraps=True))
+    if max(sum(part.values()) for part in parts) > console.width:
+        table = _with_one_label(table)
+        parts = list(_parts(table, console.width, wraps=True))
+    header, rows = _texts(table, lambda text: markup.escape(one_line(text)), "[bold]{}[/]".format)
+    console.print(one_line(table.title), style="bold", markup=False)
+    for part in parts if all_columns else parts[:1]:
+        printed = RichTable(box=None)
+        for column, width in part.items():
+            is_label = column < len(header) - len(order)
+            printed.add_column(header[column], width=None if is_label else width - 2)
+        for row in rows:
+            printed.add_row(*(row[column] for column in part if column < len(row)))
+        console.print(printed, "")
+    if len(parts) > 1 and not all_columns:
+        hidden = len(header) - len(parts[0])
+        console.print(f"columns not shown: {hidden} (`tables --only` shows all)\n", style="dim")
 
 
-def _levels(label: Any) -> tuple[str, ...]:
-    return tuple(map(str, label)) if isinstance(label, tuple) else (str(label),)
+def _levels(table: Table) -> list[tuple[str, ...]]:
+    """Return the headers of the columns without row labels, from the task to the source."""
+    columns: list[Any] = list(table.cells.columns)
+    return [tuple(map(str, c)) if isinstance(c, tuple) else (str(c),) for c in columns]
 
 
-def _header(column: Any) -> list[str]:
-    return [level for level in _levels(column) if level]
+def _texts(
+    table: Table,
+    escaped: Callable[[str], str] = one_line,
+    bold: Callable[[str], str] = str,
+    grey: Callable[[str], str] = str,
+    separator: str = "\n",
+) -> tuple[list[str], list[list[str]]]:
+    """Turn a table into the texts of a format, with the row labels as the first columns.
 
+    Args:
+        table: table.
+        escaped: escapes a text.
+        bold: formats an escaped text.
+        grey: formats an escaped text.
+        separator: stands between the levels of a header.
 
-def _parts(grid: _Grid, width: int) -> Iterator[list[int]]:
-    """Yield positions of columns that fit into `width` characters, the labels first in each part.
-
-    The columns of a metric stay together.
+    Returns:
+        Header and rows. A row of one text is the heading of a group, an empty one is a rule.
     """
-    rows = grid.cells.drop(index=list(grid.headings))
-    widths = [
-        2 + max(map(len, [*_header(column), *rows.iloc[:, position]]))
-        for position, column in enumerate(rows.columns)
-    ]
-    labels = list(range(grid.labels))
+    labels = table.cells.index.to_frame(index=False).astype(str)
+    groups = list(labels.pop("Group")) if "Group" in labels else [""] * len(labels)
+    header = [escaped(str(name)) for name in labels]
+    header += [separator.join(map(escaped, filter(None, levels))) for levels in _levels(table)]
+    rows: list[list[str]] = []
+    previous = ""
+    grid = np.concatenate([labels, table.cells], axis=1)
+    for position, (group, texts) in enumerate(zip(groups, grid, strict=True)):
+        if position in table.rules:
+            rows.append([])
+        if group not in ("", previous):
+            rows.append([escaped(group)])
+        previous = group
+        row = [escaped(text) for text in texts]
+        for column in np.flatnonzero(table.bold.iloc[position]) + len(labels.columns):
+            row[column] = bold(row[column])
+        if position in table.grey:
+            row = [grey(text) for text in row]
+        rows.append(row)
+    return header, rows
+
+
+def _parts(table: Table, limit: int, *, wraps: bool) -> Iterator[dict[int, int]]:
+    """Divide the columns into parts of `limit` characters, each with the row labels.
+
+    Args:
+        table: table.
+        limit: greatest width of a part.
+        wraps: whether labels and headers wrap at spaces; otherwise the columns of a metric stay
+            together.
+
+    Yields:
+        Width of each column of a part, with two characters between columns, by position.
+    """
+    header, rows = _texts(table)
+    paths = [()] * (len(header) - len(table.cells.columns)) + _levels(table)
+    columns = zip(header, *(row for row in rows if len(row) > 1), strict=True)
+    groups: dict[tuple[str, ...], dict[int, int]] = defaultdict(dict)
+    for column, (path, texts) in enumerate(zip(paths, columns, strict=True)):
+        wrapped = texts[:1] if path else texts
+        words = "\n".join(wrapped).split(None if wraps else "\n")
+        key = path if wraps else path[:2]
+        groups[key][column] = 2 + max(map(len, [*words, *texts[len(wrapped) :]]))
+    labels = groups.pop(())
     part = labels
-    for _, group in groupby(
-        range(grid.labels, len(widths)), lambda position: _levels(rows.columns[position])[:2]
-    ):
-        columns = list(group)
-        if sum(widths[position] for position in part + columns) > width and part != labels:
+    for group in groups.values():
+        if part != labels and sum((part | group).values()) > limit:
             yield part
             part = labels
-        part = part + columns
+        part = part | group
     yield part
 
 
-def _styler(cells: pd.DataFrame, bold: pd.DataFrame, style: str, formatter: Any) -> Styler:
-    """Return a Styler without index that escapes cells and headers with `formatter`."""
-    styles = bold.map(lambda strong: style if strong else "")
-    styler = cells.style.hide(axis="index").apply(lambda _: styles, axis=None).format(formatter)
-    for level in range(cells.columns.nlevels):
-        styler = styler.format_index(formatter, axis=1, level=level)
-    return styler
+def _with_one_label(table: Table) -> Table:
+    """Join the row labels into one, besides the group."""
+    labels = table.cells.index.to_frame(index=False).astype(str)
+    others = labels.columns[labels.columns != "Group"]
+    joined = labels[others].agg(", ".join, axis=1).rename(", ".join(others))
+    index = pd.MultiIndex.from_frame(labels.drop(columns=others).join(joined))
+    return table._replace(cells=table.cells.set_axis(index))
 
 
 def _csv(frame: pd.DataFrame) -> str:
-    safe = frame.apply(
-        lambda column: column if pd.api.types.is_numeric_dtype(column) else column.map(_inert)
-    )
-    return safe.rename(columns=_inert).to_csv(index=False, lineterminator="\n")
+    texts = frame.select_dtypes(exclude="number")
+    texts = texts.map(lambda value: _inert(value) if isinstance(value, str) else value)
+    return frame.assign(**texts).rename(columns=_inert).to_csv(index=False, lineterminator="\n")
 
 
-def _inert(value: Any) -> Any:
+def _inert(text: str) -> str:
     """Escape text that a spreadsheet would take for a formula."""
-    if not isinstance(value, str):
-        return value
-    text = one_line(value)
-    return f"'{text}" if FORMULA.match(text) else text
+    line = one_line(text)
+    return f"'{line}" if FORMULA.match(line) else line
+
+
+def _latex(text: str) -> str:
+    return one_line(text).translate(LATEX)
+
+
+def _markdown(text: str) -> str:
+    return re.sub(r"([\\|*_`<\[\]&~$])", r"\\\1", one_line(text))
 
 
 def _html(text: str) -> str:
     return escape(one_line(text))
-
-
-def _markdown(text: str) -> str:
-    return re.sub(r"([\\|*_`<\[\]])", r"\\\1", one_line(text))
-
-
-def _latex(text: str) -> str:
-    def code_point(match: re.Match[str]) -> str:
-        return rf"{{\ifdefined\Umathchar {match[0]}\else\texttt{{U+{ord(match[0]):04X}}}\fi}}"
-
-    return re.sub("[^\0-\x7fÀ-ÏÑ-ÖØ-Ýß-ïñ-öø-ýÿ]", code_point, one_line(text).translate(LATEX))

@@ -4,9 +4,18 @@ import re
 
 
 def one_line(text: str) -> str:
-    """Put `text` on one line, without control characters and marks of the writing direction."""
-    folded = re.sub(r"\s*[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]\s*", " ", text).strip()
-    return re.sub(r"[\x00-\x08\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", "\ufffd", folded)
+    r"""Put `text` on one line, with control characters and other invisible ones escaped.
+
+    >>> print(one_line("two\nlines \x1b"))
+    two lines \x1b
+    """
+    if not text.isprintable():
+        letters = re.sub(r"\s*\n\s*", " ", text).strip()
+        text = "".join(
+            letter if letter.isprintable() else letter.encode("unicode_escape").decode()
+            for letter in letters
+        )
+    return text.strip()
 
 
 class UserError(Exception):

@@ -1,7 +1,9 @@
 import csv
 import re
 import shutil
+import string
 import subprocess
+from html import escape
 
 import pandas as pd
 import pytest
@@ -10,7 +12,8 @@ from made_records import record
 import tespec
 from tespec.comparison.export import print_table, to_html, to_latex, to_markdown, write_tables
 from tespec.comparison.frame import COLUMNS, to_frame
-from tespec.comparison.tables import gains_table, make_tables
+from tespec.comparison.gains import gains_table
+from tespec.comparison.tables import make_tables
 from tespec.core.paths import REPOSITORY
 
 NAMES = (
@@ -26,9 +29,24 @@ NAMES = (
 FORMULAS = ("=1+1", "+cmd", "-2+3", "@SUM(A1)", "\t=1", "|calc", "%0A")
 
 
-@pytest.fixture
-def odd():
-    """Table whose names need escaping in every format."""
+PAPER = {
+    "segmentation": "tab-sem-seg.tex",
+    "detection": "tab-obj-det.tex",
+    "depth": "tab-depth-est.tex",
+}
+# ends a line, hides text, rings the bell, or turns the writing direction
+CONTROLS = ("\x1b[2J", "\a", "a\rb", "a\u2028b", "\u202eb", "\x85", "\x00", "a\u200bb")
+
+
+@pytest.fixture(scope="module")
+def study():
+    """Tables of the committed study."""
+    frame = tespec.results(REPOSITORY / "results" / "sample")
+    return [*make_tables(frame), gains_table(frame, "scratch")]
+
+
+def named_table(names):
+    """Segmentation table whose rows and groups have `names`."""
     facts = record().facts
     made = [
         record(
@@ -36,10 +54,29 @@ def odd():
             facts=facts | {"title": name, "group": name, "pretraining_data": name},
             miou=number,
         )
-        for number, name in enumerate((*NAMES, *FORMULAS))
+        for number, name in enumerate(names)
     ]
     (table,) = make_tables(to_frame(made), only=["segmentation"])
     return table
+
+
+@pytest.fixture
+def odd():
+    """Table whose names need escaping in every format."""
+    return named_table((*NAMES, *FORMULAS))
+
+
+def latex_rows(text):
+    """Cells of the rows of all LaTeX tables, a cell of several columns repeated."""
+    rows = []
+    for line in text.splitlines():
+        if line.endswith(r"\\"):
+            cells = []
+            for cell in re.split(r"(?<!\\)&", line.removesuffix(r"\\")):
+                span = re.match(r"\s*\\multicolumn\{(\d+)\}", cell)
+                cells += [cell.strip()] * int(span[1] if span else 1)
+            rows.append(cells)
+    return rows
 
 
 def test_csv_keeps_numbers_and_disarms_formulas(odd, tmp_path):
@@ -86,18 +123,20 @@ def test_negative_numbers_stay_numbers(tmp_path):
 def test_html_and_markdown_escape_names(odd):
     html, markdown = to_html(odd), to_markdown(odd)
     assert "&lt;b&gt;|é`" in html
-    assert "<b>" not in html
-    assert re.search(r"font-weight: bold", html)
+    assert "<b>|" not in html
+    assert "<td><b>62.774</b></td>" in html
+    assert "<th>DDD17<br>mIoU ↑<br>measured (sample, sample)</th>" in html
     lines = [line for line in markdown.splitlines() if line.startswith("|")]
-    assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines}) == 1
-    assert "a\\_b%c&d#e" in markdown
+    # the heading of a group is a row of one cell
+    assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines} - {2}) == 1
+    assert "a\\_b%c\\&d#e" in markdown
     assert "**62.774**" in markdown
     assert "DDD17 / mIoU ↑ / measured (sample, sample)" in markdown
 
 
 def test_latex_has_rules_headings_labels_and_no_bare_special_letters(odd):
     text = to_latex(odd)
-    assert text.startswith("% \\usepackage{booktabs,adjustbox}\n")
+    assert text.startswith("% \\usepackage[table]{xcolor} \\usepackage{booktabs,adjustbox}\n")
     assert "a\\_b\\%c\\&d\\#e" in text
     assert "\\textbf{62.774}" in text
     heading = r"\{l\}\{\\textit\{The best performance in the literature\}\}"
@@ -110,6 +149,104 @@ def test_latex_has_rules_headings_labels_and_no_bare_special_letters(odd):
     assert len(labels) == text.count("\\begin{table*}")
     # A split table repeats the labels of its rows and loses no column.
     assert text.count("published") >= 4
+
+
+def test_latex_is_well_formed_with_any_punctuation():
+    names = [f"{a}{b}" for a in string.punctuation for b in ("", "\\", "x{", "}")]
+    table = named_table(names)._replace(title=string.punctuation, notes=(string.punctuation,))
+    text = to_latex(table)
+    bare = re.sub(r"\\[{}$&#%_]", "", text)  # escaped characters
+    depth = 0
+    for letter in bare:
+        depth += {"{": 1, "}": -1}.get(letter, 0)
+        assert depth >= 0
+    assert depth == 0
+    for environment in ("table*", "adjustbox", "tabular"):
+        assert text.count(rf"\begin{{{environment}}}") == text.count(rf"\end{{{environment}}}")
+    body = bare.split("\n", 1)[1]
+    assert not re.search(r'[#%~^<>|"]|\\\\ *[\[*]', re.sub(r"\$[^$\n]*\$", "", body))
+    assert not re.search(r"(?m)^\s*[\[*]", body)
+    layouts = re.findall(r"\\begin\{tabular\}\{(l+c+)\}", text)
+    for layout, part in zip(layouts, text.split(r"\begin{tabular}")[1:], strict=True):
+        assert {len(row) for row in latex_rows(part)} == {len(layout)}
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_latex_has_the_papers_rows_numbers_and_marks(name):
+    (table,) = make_tables(to_frame([]), only=[name])
+    rows = table.cells.index.get_level_values("Group") != "Other publications"
+    published = table._replace(cells=table.cells[rows], bold=table.bold[rows])
+    source = (REPOSITORY / "tests" / "comparison" / "data" / PAPER[name]).read_text()
+    source = re.sub(r"~\\cite\{.*?\}|\\color\{gray\} ?", "", source)
+    source = source.replace(r"\algoNameFull (\textbf{Ours})", "TESPEC (Ours)")
+    source = re.sub(r"\\\\ *\n", r"\\\\" + "\n", source)
+    digits = len(re.search(r"\d\.(\d+)", published.cells.iloc[0, -1])[1])
+    source = re.sub(r"\b\d+\.\d+", lambda number: f"{float(number[0]):.{digits}f}", source)
+    papers, made = (
+        [row for row in latex_rows(text.split(r"\midrule", 1)[1]) if len(set(row)) > 1]
+        for text in (source, to_latex(published))
+    )
+    lower = {"Yes": "yes", "No": "no"}
+    assert made == [[lower.get(cell, cell) for cell in row] for row in papers]
+    assert len(made) >= 12
+
+
+def test_latex_has_rules_below_spanning_headers(study):
+    table = next(table for table in study if table.name == "segmentation")
+    first = to_latex(table).split(r"\end{table*}")[0]
+    assert r"\multicolumn{2}{c}{DSEC} & \multicolumn{2}{c}{DDD17}" in first
+    assert "\\\\\n\\cmidrule(lr){5-6} \\cmidrule(lr){7-8}\n" in first
+    assert "\\rowcolors{5}{gray!20}{white}" in first
+    assert first.count(r"\midrule") == len(table.rules) + 1
+
+
+def test_rows_in_grey(study):
+    table = next(table for table in study if table.name == "depth")._replace(grey=(1,))
+    lines = [line for line in to_latex(table).splitlines() if r"\color{gray}" in line]
+    assert [line.split(" & ")[0] for line in lines] == [r"\color{gray}PCDepth$^\dagger$"]
+    assert lines[0].count(r"\color{gray}") == 10
+    # Positions follow the rows that are left.
+    (made,) = make_tables(to_frame([record()]), only=["segmentation"])
+    measured = made.measured()
+    (position,) = (made.cells.index == measured.cells.index[0]).nonzero()[0]
+    assert position > 0
+    assert made._replace(grey=(0, position)).measured().grey == (0,)
+
+
+def test_control_characters_are_escaped(tmp_path, capsys):
+    names = [f"A{control}B" for control in CONTROLS]
+    table = named_table(names)._replace(title=" ".join(names), notes=names)
+    print_table(table)
+    texts = [capsys.readouterr().out]
+    texts += [path.read_text(encoding="utf-8") for path in write_tables([table], tmp_path)]
+    for text in texts:
+        assert text.replace("\n", "").isprintable()
+    for name in names:
+        escaped = name.encode("unicode_escape").decode()
+        assert f" {escaped} " in texts[0]
+        assert f"<td>{escape(escaped)}</td>" in texts[-1]
+
+
+def test_tables_with_one_name_are_refused(study, tmp_path):
+    with pytest.raises(ValueError, match="same name"):
+        write_tables([*study, study[0]], tmp_path / "tables")
+    assert not (tmp_path / "tables").exists()
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 165])
+def test_a_terminal_of_any_width_shows_cells_in_full(study, capsys, monkeypatch, width):
+    monkeypatch.setattr("tespec.comparison.export.WIDEST", width)
+    for table in study:
+        print_table(table, all_columns=True)
+        lines = capsys.readouterr().out.splitlines()
+        assert max(map(len, lines)) <= width
+        for column in table.cells:
+            for text in table.cells[column]:
+                assert any(f" {text} " in line for line in lines)
+        # Blocks repeat all row labels.
+        words = " ".join(lines).split()
+        for label in table.cells.index.get_level_values(-1):
+            assert {*str(label).split()} <= {word.rstrip(",") for word in words}
 
 
 def test_wide_tables_are_split_between_metrics():
