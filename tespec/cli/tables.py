@@ -6,18 +6,18 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from tespec.cli.main import examples, new_app, refuse
-from tespec.comparison.records import read_records
 from tespec.core.errors import UserError
 from tespec.core.paths import RESULTS
 from tespec.core.progress import log
 
 # prefixes of the notes that are printed
-PRINTED_NOTES = ("Measured on different machines", "Not shown", "p:")
+PRINTED_NOTES = ("Measured on different machines", "Not shown", "95 %")
 app = new_app(
     "tables",
     help_epilogue=examples(
         "tables --only segmentation --measured",
         "tables --by label_fraction --where method=tespec",
+        "tables --rank full,frozen",
     ),
 )
 report_app = new_app(
@@ -36,9 +36,11 @@ def tables(
         ),
     ] = (),
     measured: Annotated[bool, Parameter(help="only measured rows and columns")] = False,
-    gains: Annotated[
-        str | None, Parameter(help="one table of gains over this method, paired by seed")
-    ] = None,
+    gains: Annotated[str | None, Parameter(help="one table of gains over this method")] = None,
+    rank: Annotated[
+        str,
+        Parameter(help="how far two evaluations rank the methods alike, e.g. full,frozen"),
+    ] = "",
     frozen: Annotated[bool, Parameter(help="results with a frozen backbone")] = False,
     where: Annotated[
         tuple[str, ...], Parameter(help="filter by KEY=VALUE, e.g. data=sample; repeatable")
@@ -57,12 +59,14 @@ def tables(
     version.
 
     Returns:
-        Exit code.
+        Exit code: 1 if a damaged record was skipped.
     """
     refuse(
-        bool(gains and (only or measured or by)),
-        "--gains cannot be combined with --only, --measured or --by",
+        bool((gains or rank) and (only or measured or by)) or bool(gains and rank),
+        "--gains and --rank cannot be combined with each other, --only, --measured or --by",
     )
+    first, comma, second = rank.partition(",")
+    refuse(bool(rank) and not comma, f"--rank {rank}: write two evaluations, such as full,frozen")
     filters = {"frozen": "True"} if frozen else {}
     for text in where:
         key, equals, value = text.partition("=")
@@ -70,20 +74,25 @@ def tables(
         refuse(key in filters, f"--where {text}: given twice")
         filters[key] = value
 
-    records, problems = read_records(results)
+    # Imported late: it takes half a second, and mistakes are reported first.
+    from tespec.comparison.frame import results as read_results
+
+    frame = read_results(results)
+    problems = frame.attrs["left_out"]
     for problem in problems:
         log(f"skipped: {problem}")
-    if problems and not records:
+    if problems and frame.empty:
         raise UserError(
             results, "contains no readable record", "remove the damaged files or run again"
         )
-    # Imported late: it takes half a second, and mistakes are reported first.
     from tespec.comparison import cost
     from tespec.comparison.export import print_table, write_tables
-    from tespec.comparison.frame import to_frame
-    from tespec.comparison.tables import gains_table, make_tables
+    from tespec.comparison.gains import compare_evaluations, gains_table
+    from tespec.comparison.tables import make_tables
 
-    frame = to_frame(records)
+    if rank:
+        print(*compare_evaluations(frame, (first, second), filters), sep="\n")
+        return 1 if problems else 0
     scored = tuple(name for name in only if name != cost.NAME)
     made = []
     if gains:
@@ -91,13 +100,12 @@ def tables(
     elif scored or not only:
         made = make_tables(frame, only=scored, measured=measured, where=filters, by=by)
     if cost.NAME in only:
-        sizes = cost.cost_table(frame, filters)
-        made.append((sizes.measured() if measured else None) or sizes)
+        made.append(cost.cost_table(frame, filters, measured=measured))
     written = write_tables(made, out or results / "tables")
     unmeasured = []
     for table in made:
         complete = gains or only or (frame.empty and not table.name.startswith("ablation_"))
-        shown = table if complete else table.measured(measured_only=measured)
+        shown = table if complete else table.measured()
         if shown is None:
             unmeasured.append(table.name)
         else:
@@ -111,7 +119,13 @@ def tables(
         print(note)
     folder = written[0].parent
     print(f"Written: {len(written)} files in {folder}; their notes explain marks and brackets")
-    return 0
+    ends = {path.suffix for path in written}
+    earlier = [
+        path.name for path in folder.iterdir() if path.suffix in ends and path not in written
+    ]
+    if earlier:
+        print(f"Not of this command: {len(earlier)} files there, such as {min(earlier)}")
+    return 1 if problems else 0
 
 
 @report_app.default

@@ -230,9 +230,7 @@ def print_table(table: Table, *, all_columns: bool = False) -> None:
         console.print(printed, "")
     if len(parts) > 1 and not all_columns:
         hidden = len(header) - len(parts[0])
-        console.print(
-            f"columns not shown: {hidden} (`tables --only {table.name}` shows all)\n", style="dim"
-        )
+        console.print(f"columns not shown: {hidden} (`tables --only` shows all)\n", style="dim")
 
 
 def _levels(table: Table) -> list[tuple[str, ...]]:

@@ -5,13 +5,17 @@ It has one row per record, metric and group of frames.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tespec.comparison.published import published_frame, read_ablations, task_titles
-from tespec.comparison.records import RESULTS_VERSION, Record, read_records
+from tespec.comparison.cell import RESULTS_VERSION, SAMPLE, Cell, differences
+from tespec.comparison.published import published_frame
+from tespec.comparison.records import Record, read_records
 from tespec.core.errors import UserError
 from tespec.core.paths import RESULTS
 from tespec.core.settings import suggest
@@ -19,37 +23,43 @@ from tespec.core.settings import suggest
 if TYPE_CHECKING:
     import pandas as pd
 
-# Columns that identify a table cell: grouping by all of them averages over seeds only.
-CELL = [
-    *["kind", "method", "method_version", "plugin", "arch", "backbone", "task", "task_version"],
-    *["data", "data_fingerprint", "profile", "split", "label_fraction", "frozen", "variant"],
-    *["overrides", "pretraining_overrides", "weights", "results_version", "metric", "frames"],
-]
+FACTS = [field.name for field in fields(Cell)]
 COSTS = ["backbone_parameters", "head_parameters", "training_hours", "inference_ms"]
-COLUMNS = [
-    *CELL,
-    *["seed", "pretraining_seed", "value", "unit", "better", "main", "metric_title", "classes"],
-    *["recordings", "partial", "title", "group", "network", "pretraining_data", "machine"],
+OF_RECORD = [
+    *["cell", *FACTS, "evaluation", "network", "pretraining_data", "pretraining_profile"],
+    *["pretraining_overrides", "data_fingerprint", "pretraining_fingerprint", "seed"],
+    *["pretraining_seed", "weights", "classes", "recordings", "title", "group", "machine"],
     *["revision", "written", "name", "command", *COSTS],
 ]
+OF_NUMBER = ["metric", "frames", "value", "unit", "better", "main", "metric_title", "partial"]
+COLUMNS = [*OF_RECORD, *OF_NUMBER]
 ALL_FRAMES = "all"
+# Columns that identify a row and a measured column of a table.
+ROW = ["kind", "method", "arch", "backbone", "method_version", "plugin", "start"]
+ROW += ["pretraining_fingerprint"]
+COLUMN = [name for name in FACTS if name not in ("task", *ROW)] + ["frames", "data_fingerprint"]
+LEVELS = [*COLUMN, *ROW, "evaluation", "seed", "pretraining_seed", "weights", "machine", "revision"]
+PROTOCOL = ["label_fraction", "frozen"]  # `evaluation` is made of these
 # Values that tables show unless a filter or `by` names the column.
 DEFAULTS = {
     "split": "test",
     "label_fraction": 1.0,
     "frozen": False,
     "overrides": "",
-    "variant": "",
     "pretraining_overrides": "",
     "frames": ALL_FRAMES,
 }
-# Columns that identify a row (ROW) and a measured column (SETTING) of a table, and the version of a
-# method (ORIGIN), of which a table shows the newest.
-ROW = ["kind", "method", "arch", "backbone", "tta"]
-SETTING = ["data", "profile", *DEFAULTS, "results_version", "data_fingerprint", "task_version"]
-ORIGIN = ["method_version", "plugin", "weights"]
-LEVELS = [*SETTING, *ORIGIN, "seed", "machine", "revision"]  # columns that `by` may name
-PROTOCOL = ("label_fraction", "frozen")  # settings of which the published numbers have several
+# Columns of which `select` takes the last value, by the order of a column, where others are equal.
+SETTING = ["kind", "task", "data", "profile"]
+SHARED = {*ROW, *COLUMN, "task"} - {"results_version", "task_version", "method_version", "plugin"}
+VERSIONS = {
+    "results_version": (SETTING, "results_version"),
+    "task_version": (SETTING, "task_version"),
+    "method_version": (sorted(SHARED), "method_version"),
+    "plugin": (sorted(SHARED), "written"),
+    # A seed has several results if its initial weights were made again, which changes the name.
+    "name": (["cell", "seed", "pretraining_seed", "weights"], "written"),
+}
 MEASURED = "measured"
 
 
@@ -58,24 +68,24 @@ def results(folder: str | Path | None = None) -> pd.DataFrame:
 
     Example:
         >>> import tespec
-        >>> frame = tespec.results("results")
-        >>> scores = frame[(frame.kind == "evaluation") & frame.main & (frame.frames == "all")]
-        >>> means = scores.groupby(["task", "arch", "method"]).value.mean()  # over seeds
-        >>> print(means.index.names, means["ddd17", "recurrent", "scratch"] > 0)
-        ['task', 'arch', 'method'] True
+        >>> frame = tespec.results("results/sample")
+        >>> scores = frame[(frame.kind == "evaluation") & frame.main]
+        >>> means = scores.groupby("cell").value.mean()  # over seeds
+        >>> len(means), means.min() > 0
+        (27, True)
 
     Args:
         folder: contains `runs/`; None: the harness's results folder.
 
     Returns:
-        DataFrame with columns `COLUMNS`. `CELL` identifies a table cell:
-        `df.groupby(CELL).value.mean()` averages over seeds of fine-tuning and pre-training only.
-        `frames` is "all" for overall numbers, `value` is NaN for numbers that are not finite, and
-        `main` marks the task's main metric. `weights` is the origin of the initial weights: data
-        set, data, profile and data fingerprint of the pre-training, or the hash of an external
-        file. `classes` and `recordings` count those with a score. `partial` is "2 of 3 classes" (or
-        recordings or frames) for a mean that leaves some out, else "". `attrs["left_out"]` lists
-        files that are not records.
+        DataFrame with columns `COLUMNS`: the fields and properties of a `Cell`, seeds, numbers,
+        provenance and costs. `overrides` and `start` are texts. `cell` is a hash of the cell and of
+        its data: grouping by it averages over seeds of fine-tuning and pre-training only.
+        `weights` is the hash of the user's file of initial weights, "" without one. `frames` is
+        "all" for overall numbers, `value` is NaN for numbers that are not finite, and `main` marks
+        the task's main metric. `classes` and `recordings` count those with a score. `partial` is
+        "2 of 3 classes" (or recordings or frames) for a mean that leaves some out, else "".
+        `attrs["left_out"]` lists files that are not records.
 
     Raises:
         UserError: the folder does not exist, or is not a results folder.
@@ -90,104 +100,148 @@ def to_frame(records: Iterable[Record]) -> pd.DataFrame:
     """Convert records to the DataFrame that `results` returns."""
     import pandas as pd  # takes half a second, too long before a usage error
 
-    titles = task_titles()
+    cells: dict[str, dict[str, Any]] = {}
     rows = []
-    for record in records:
-        facts = _facts(record, titles)
-        rows += [facts | number for number in _numbers(record)]
-    frame = pd.DataFrame(rows, columns=COLUMNS).astype(
-        {"value": "float64", "main": "bool"} | dict.fromkeys(COSTS, "float64")
-    )
-    return frame.assign(written=pd.to_datetime(frame["written"], utc=True))
+    numbers: list[tuple[Any, ...]] = []
+    for position, record in enumerate(records):
+        text = record.cell.text
+        cells[text] = cells.get(text) or _facts_of_cell(record.cell)
+        rows.append(cells[text] | _facts_of_run(record))
+        numbers += [(position, *number) for number in _numbers(record)]
+    values = pd.DataFrame(numbers, columns=["position", *OF_NUMBER])
+    runs = pd.DataFrame(rows, columns=OF_RECORD)
+    runs["written"] = pd.to_datetime(runs["written"], utc=True)
+    runs = runs.take(values.pop("position").to_numpy()).reset_index(drop=True)
+    types = dict.fromkeys(["value", *COSTS], "float64") | {"main": "bool"}
+    return pd.concat([runs, values], axis=1).astype(types | {"pretraining_seed": "Int64"})
 
 
-def _facts(record: Record, titles: Mapping[str, str]) -> dict[str, Any]:
-    recipe = record.weights.get("recipe") or {}
-    dataset = recipe.get("dataset", "")
-    data = recipe.get("data")
-    learned = dataset if data in (None, "sample") else data
-    other = {"data": learned} if dataset in titles and learned != dataset else {}
-    published = record.facts.get("pretraining_data", "")
+def _facts_of_cell(cell: Cell) -> dict[str, Any]:
+    start = cell.start if isinstance(cell.start, Cell) else None
+    changed = start.overrides if start else {}
     return {
-        **{name: getattr(record, name) for name in COLUMNS if name in Record.model_fields},
-        **{name: record.facts.get(name, "") for name in ("title", "group", "backbone")},
-        "pretraining_data": titles.get(learned, learned) if dataset else published,
-        "network": str(record.config.get("backbone", "")),
-        "label_fraction": float(record.config.get("label_fraction", 1.0)),
-        "frozen": bool(record.config.get("freeze", False)),
-        "overrides": _settings(record.overrides),
-        "pretraining_overrides": _settings((recipe.get("overrides") or {}) | other, "pretraining."),
-        "weights": _weights(record),
-        "pretraining_seed": recipe.get("seed"),
+        **{name: getattr(cell, name) for name in FACTS},
+        "overrides": settings_text(cell.overrides),
+        "start": _start_text(cell),
+        "evaluation": cell.evaluation,
+        "network": cell.network,
+        "pretraining_data": cell.pretraining_data,
+        "pretraining_profile": start.profile if start else "",
+        # The version of another objective is a version, not a setting; `start` has it.
+        "pretraining_overrides": settings_text(
+            {key: value for key, value in changed.items() if key != "objective_version"}
+        ),
+    }
+
+
+def _facts_of_run(record: Record) -> dict[str, Any]:
+    own = isinstance(record.pretraining, str)
+    data = [record.data_fingerprint, record.weights.data_fingerprint]
+    identity = "\n".join([record.cell.text, *data])
+    return {
+        "cell": hashlib.sha256(identity.encode()).hexdigest()[:12],
+        "data_fingerprint": record.data_fingerprint,
+        "pretraining_fingerprint": record.weights.data_fingerprint,
+        "seed": record.seed,
+        "pretraining_seed": None if own else record.pretraining,
+        "weights": record.pretraining if own else "",
         "classes": sum(value is not None for value in record.classes.values()),
         "recordings": len(record.recordings),
-        "machine": machine(record),
-        "revision": record.environment.get("revision", ""),
+        "title": record.facts.get("title", record.cell.method),
+        "group": record.facts.get("group", ""),
+        "machine": record.environment.machine,
+        "revision": record.environment.revision,
+        "written": record.written,
+        "name": record.name,
+        "command": record.command,
         **{name: record.cost.get(name) for name in COSTS},
         "training_hours": record.time["train"] / 3600 if "train" in record.time else None,
     }
 
 
-def _numbers(record: Record) -> Iterable[dict[str, Any]]:
+def _start_text(cell: Cell) -> str:
+    """Describe the pre-training that a cell starts from by all facts that the cell does not share.
+
+    For instance "tespec: 1Mpx (sample world, study), objective.mask.ratio=0.25".
+    """
+    start = cell.start
+    if not isinstance(start, Cell):
+        return start
+    expected = replace(
+        cell,
+        kind="pretraining",
+        method=start.method,
+        task=start.task if start.data == SAMPLE else start.data,
+        data=start.data,
+        profile=start.profile,
+        overrides={},
+        start=start.start,
+        split="test",
+        label_fraction=1.0,
+        frozen=False,
+        task_version=1,
+    )
+    changed = {
+        name.removeprefix("overrides."): value
+        for name, (_, value) in differences(expected, start).items()
+    }
+    words = [f"{start.method}: {cell.pretraining_data}", settings_text(changed)]
+    words += [f"from {_start_text(start)}"] if start.start else []
+    return ", ".join(filter(None, words))
+
+
+def settings_text(settings: Mapping[str, Any]) -> str:
+    """Format settings by dotted name as one line, in alphabetical order."""
+    return ", ".join(f"{key}={as_text(settings[key])}" for key in sorted(settings))
+
+
+def _numbers(record: Record) -> Iterator[tuple[Any, ...]]:
+    """Yield the numbers of a record, with the columns `OF_NUMBER`."""
     main = next(iter(record.scores), next(iter(record.metrics), ""))
     texts = record.protocol.get("partial means", "").split("; ")
-    # see `tespec.metrics.partial_means`
+    # see `tespec.metrics.incomplete_means`
     partial = {mean: count for mean, _, count in (text.rpartition(": ") for text in texts)}
     for frames, numbers in {ALL_FRAMES: record.metrics, **record.groups}.items():
         for metric, value in numbers.items():
             score = record.scores.get(metric)
-            yield {
-                "metric": metric,
-                "frames": frames,
-                "value": value,
-                "unit": score.unit if score else "",
-                "better": score.better if score else "",
-                "main": metric == main and frames == ALL_FRAMES,
-                "metric_title": score.title if score else metric,
-                "partial": partial.get(f"{frames} {metric}", ""),
-            }
-
-
-def machine(record: Record) -> str:
-    """GPU of a record, or its CPU and number of threads."""
-    environment = record.environment
-    if environment.get("device") not in ("", "cpu", None):
-        return str(environment["device"])
-    return f"{environment.get('cpu', '')}, {environment.get('threads', '?')} threads"
-
-
-def _weights(record: Record) -> str:
-    recipe = record.weights.get("recipe") or {}
-    # a file from elsewhere, perhaps converted by `tespec weights convert`
-    if "dataset" not in recipe:
-        return str(record.weights.get("sha256", ""))[:12]
-    keys = ("dataset", "data", "profile", "data_fingerprint")
-    return ", ".join(str(recipe.get(key, "")) for key in keys)
-
-
-def _settings(overrides: Mapping[str, Any], prefix: str = "") -> str:
-    """Format changed settings as one line, by name, without those that have a column."""
-    keys = sorted({*overrides} - {"label_fraction", "freeze", "backbone"})
-    return ", ".join(f"{prefix}{key}={overrides[key]}" for key in keys)
+            facts = (score.unit, score.better) if score else ("", "")
+            is_main = metric == main and frames == ALL_FRAMES
+            title = score.title if score else metric
+            yield (
+                metric,
+                frames,
+                value,
+                *facts,
+                is_main,
+                title,
+                partial.get(f"{frames} {metric}", ""),
+            )
 
 
 def select(
-    frame: pd.DataFrame, where: Mapping[str, str], by: str = "", free: Iterable[str] = ()
+    frame: pd.DataFrame,
+    where: Mapping[str, str],
+    by: str = "",
+    free: Iterable[str] = (),
+    kinds: Sequence[str] = ("evaluation", "reference"),
 ) -> tuple[pd.DataFrame, list[str]]:
-    """Select the evaluations and references that tables show.
+    """Select the records that tables show.
 
-    Of several results versions, of versions, plug-ins and weights of a method, and of results of a
-    cell and seed, only the newest is selected.
+    Of several versions of results, task and method, the highest is selected; of several plug-ins of
+    a method, and of several results of one cell and seed, the newest.
 
     Args:
         frame: DataFrame from `results`.
         where: value by column, with `*` and `?` as in file names.
         by: column whose values are shown side by side, one of `LEVELS`.
         free: columns that the table shows in another way.
+        kinds: of the records.
 
     Returns:
-        The rows with additional columns `tta` and `column`, and notes on the results that were left
-        out. Columns that are not in `where`, `by` or `free` have the values of `DEFAULTS`.
+        The rows with additional columns, and notes on the records that were left out. `label` is
+        the method's title and `column` the name of the measured column, both with the facts that
+        distinguish them. Columns that are not in `where`, `by` or `free` have the values of
+        `DEFAULTS`.
 
     Raises:
         UserError: a column does not exist, or a value matches no results.
@@ -197,64 +251,101 @@ def select(
             raise UserError(f"column {key}", "no such column", suggest(key, COLUMNS))
     if by and by not in LEVELS:
         raise UserError(f"column {by}", "cannot be used with --by", suggest(by, LEVELS))
-    chosen = frame[frame["kind"].isin(["evaluation", "reference"])]
+    chosen = frame[frame["kind"].isin(kinds)]
+    published = published_frame()
     for key, pattern in where.items():
         selected = matches(chosen[key], pattern)
-        is_published = key in PROTOCOL and matches(published_frame()[key], pattern).any()
+        is_published = key in published and matches(published[key], pattern).any()
         if not selected.any() and not is_published:
-            known = filter(None, chosen[key].map(as_text).unique())
+            known = filter(None, map(as_text, chosen[key].unique()))
             raise UserError(f"{key}={pattern}", "matches no results", suggest(pattern, known))
         chosen = chosen[selected]
-    ablated = {name for table in read_ablations().values() for name in table.variants} - {""}
-    named = {*where, by, *free}
-    left_out: list[str] = []
+    problems = frame.attrs.get("left_out", [])
+    notes = [f"Skipped {len(problems)} damaged records: {'; '.join(problems[:3])}."]
+    notes = notes if problems else []
+    named = {*where, by, *free} | ({*PROTOCOL} if "evaluation" in {*where, by} else set())
     for key, value in DEFAULTS.items():
-        if key in named or (key == "pretraining_overrides" and "variant" in named):
+        if key in named:
             continue
-        selected = chosen[key] == value
-        others = chosen[~selected & ~chosen["variant"].isin(ablated)]  # they have separate tables
+        others = chosen[chosen[key] != value]
         if key != "frames" and len(others):
             values = ", ".join(map(as_text, others[key].unique()[:3]))
             count = others["name"].nunique()
-            left_out.append(
-                f"Not shown: {count} results with {key} {values} (--where {key}=VALUE)."
-            )
-        chosen = chosen[selected]
-    if "results_version" not in named:
-        chosen = _newest(
-            chosen, ["task", "data", "profile"], ["results_version"], "results_version", left_out
-        )
-    versions = [name for name in ORIGIN if name not in named]
-    chosen = _newest(chosen, [*ROW[:-1], "task", *SETTING], versions, "written", left_out)
-    # A seed has several results if its initial weights were made again, which changes the id.
-    seeds = {*CELL, "seed", "pretraining_seed", by} - {"metric", "frames", ""}
-    chosen = _newest(chosen, [*seeds], ["name"], "written", left_out)
-    augmented = chosen["overrides"].str.contains("test_time_augmentation=(?!none)", regex=True)
-    # All versions that match `where` are kept, so the column names have to distinguish them.
-    names = column_names(chosen, {by, *free}, [name for name in ORIGIN if name in where])
-    return chosen.assign(tta=augmented, column=names), left_out
+            notes.append(f"Not shown: {count} results with {key} {values} (--where {key}=VALUE).")
+        chosen = chosen[chosen[key] == value]
+    for version, (keys, order) in VERSIONS.items():
+        if version not in named:
+            chosen = _newest(chosen, {*keys, by} - {""}, version, order, notes)
+    return _named(chosen, by), notes
 
 
-def column_names(
-    frame: pd.DataFrame, free: Iterable[str], more: Iterable[str] = ()
-) -> pd.Series[str]:
-    """Name the measured column of each row by data, profile, and settings that are not the default.
+def _named(chosen: pd.DataFrame, by: str) -> pd.DataFrame:
+    """Add the columns `label` and `column`; the values of `by` are displayed elsewhere."""
+    keys = chosen["cell"] + chosen["frames"]
+    cells: list[Any] = chosen.assign(key=keys).drop_duplicates("key").to_dict("records")
+    titles: dict[Any, str] = {}
+    for cell in cells:
+        words = [cell["title"] or cell["method"], cell["pretraining_overrides"]]
+        title = ", ".join(filter(None, words))
+        cell["label"] = titles.setdefault(tuple(cell[name] for name in ROW), title)
+        cell["column"] = f"{MEASURED} ({setting_name(cell | {by: DEFAULTS.get(by)})})"
+    rows = [name for name in ROW if name != by]
+    columns = [name for name in COLUMN if name != by]
+    for cell, label in zip(cells, distinguished(cells, "label", ["method"], []), strict=True):
+        cell["label"] = label
+    labels = distinguished(cells, "label", rows, ["network", "arch", "pretraining_data"])
+    names = distinguished(cells, "column", columns, ["task"])
+    order = [cell["key"] for cell in cells]
+    return chosen.assign(
+        label=keys.map(dict(zip(order, labels, strict=True))).astype(object),
+        column=keys.map(dict(zip(order, names, strict=True))).astype(object),
+    )
+
+
+def _newest(
+    frame: pd.DataFrame, keys: Iterable[str], version: str, order: str, left_out: list[str]
+) -> pd.DataFrame:
+    """Select in each group of `keys` the rows with the last `version` by the column `order`.
+
+    A note on the other rows is added to `left_out`.
+    """
+    if frame[version].nunique() < 2:
+        return frame
+    ordered = frame.sort_values([order, version], kind="stable")
+    last = ordered.groupby(list(keys), sort=False, dropna=False)[version].transform("last")
+    selected = frame[version] == last.reindex(frame.index)
+    if not selected.all():
+        count = frame.loc[~selected, "name"].nunique()
+        left_out.append(f"Not shown: {count} results of an older {version} (--where {version}=*).")
+    return frame[selected]
+
+
+def distinguished(
+    rows: Sequence[Mapping[str, Any]], name: str, keys: Sequence[str], shared: Sequence[str]
+) -> list[str]:
+    """Extend equal texts by the facts that differ, such as ", method version 2".
 
     Args:
-        frame: rows of the frame of `results`.
-        free: settings that the table shows in another way.
-        more: columns that distinguish columns of the same name, in addition to the settings.
+        rows: facts of each text, by column of the frame.
+        name: of the text in `rows`.
+        keys: facts that may differ.
+        shared: facts that are displayed beside the text.
     """
-    keys = [key for key in [*SETTING, *more] if key not in {*free}]
-    settings = frame[["task", *keys]].drop_duplicates()
-    settings["column"] = [setting_name(facts) for facts in settings.to_dict("records")]
-    for _, same_name in settings.groupby(["task", "column"]):
-        for key in keys:
-            texts = same_name[key].map(as_text)
-            if texts.nunique() > 1:
-                settings.loc[same_name.index, "column"] += f", {key} " + texts
-    names = frame[["task", *keys]].merge(settings, how="left")["column"]
-    return names.map(lambda name: f"{MEASURED} ({name})").astype(object).set_axis(frame.index)
+    texts = [row[name] for row in rows]
+    for key in keys:
+        values = defaultdict(set)
+        groups = [
+            (text, *(row[fact] for fact in shared)) for row, text in zip(rows, texts, strict=True)
+        ]
+        for row, group in zip(rows, groups, strict=True):
+            values[group].add(row[key])
+        texts = [
+            f"{group[0]}, {key.replace('_', ' ')} {as_text(row[key])}"
+            if len(values[group]) > 1
+            else group[0]
+            for row, group in zip(rows, groups, strict=True)
+        ]
+    return texts
 
 
 def matches(values: pd.Series[Any], pattern: str) -> pd.Series[bool]:
@@ -264,8 +355,10 @@ def matches(values: pd.Series[Any], pattern: str) -> pd.Series[bool]:
         values: column of the frame.
         pattern: text, in which `*` and `?` are wildcards as in file names.
     """
-    texts = values.map(as_text)
-    return (texts == pattern) | texts.map(lambda text: fnmatchcase(text, pattern)).astype(bool)
+    texts = {value: as_text(value) for value in values.unique()}
+    return values.isin(
+        [value for value, text in texts.items() if text == pattern or fnmatchcase(text, pattern)]
+    )
 
 
 def as_text(value: Any) -> str:
@@ -273,41 +366,18 @@ def as_text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _newest(
-    frame: pd.DataFrame, keys: list[str], versions: list[str], order: str, left_out: list[str]
-) -> pd.DataFrame:
-    """Select the rows with the newest `versions`, by the column `order`, in each group of `keys`.
+def setting_name(facts: Mapping[Any, Any]) -> str:
+    """Join data, profile, evaluation and the settings that are not the default.
 
-    A note on the other rows is added to `left_out`.
+    Args:
+        facts: values of a frame's row by column, perhaps not all.
     """
-    if frame.empty or not versions:
-        return frame
-    groups = frame.groupby(keys, sort=False, dropna=False)
-    newest = frame.groupby([*keys, *versions], sort=False, dropna=False)[order].transform("max")
-    selected = newest == groups[order].transform("max")
-    if not selected.all():
-        counts = groups[versions].nunique(dropna=False).max()
-        differ = [name for name in versions if counts[name] > 1]
-        count = frame.loc[~selected, "name"].nunique()
-        remedy = f"(--where {' '.join(f'{name}=*' for name in differ)})"
-        left_out.append(f"Not shown: {count} results of an older {' or '.join(differ)} {remedy}.")
-    return frame[selected]
-
-
-def setting_name(facts: Mapping[Hashable, Any]) -> str:
-    """Join data, profile and the settings that are not the default."""
-    formats = {
-        "label_fraction": lambda value: f"{100 * value:g} % of labels",
-        "frozen": lambda _: "frozen backbone",
-        "split": lambda value: f"{value} split",
-        "frames": lambda value: f"{value} frames",
-    }
-    words = [facts.get("data"), facts.get("profile")]
-    words += [
-        formats.get(key, str)(facts[key])
-        for key, value in DEFAULTS.items()
-        if facts.get(key, value) != value
-    ]
+    words = [facts.get("data"), facts.get("profile"), facts.get("evaluation")]
+    if facts.get("split", "test") != "test":
+        words.append(f"{facts['split']} split")
+    words.append(facts.get("overrides"))
+    if facts.get("frames", ALL_FRAMES) != ALL_FRAMES:
+        words.append(f"{facts['frames']} frames")
     if facts.get("results_version", RESULTS_VERSION) != RESULTS_VERSION:
         words.append(f"results version {facts['results_version']}")
     return ", ".join(filter(None, words))

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 TABLES = ("detection", "segmentation", "depth")
 PAPER, BEYOND = "paper", "beyond"  # sources of published numbers
+NONE = "-"  # no number
 ABLATED = "tespec"  # method of the ablations
 METRICS = ("miou", "mean_class_acc")  # metrics of the published ablations
 
@@ -36,23 +37,30 @@ class AblationRow(BaseModel):
     scale: dict[str, float] = {}  # factors applied to settings of the profile
     default: bool = False  # whether the row is the default pre-training
 
-    def changes(self, facts: Mapping[str, Any]) -> list[str]:
-        """Return the row's changes to a recipe with the resolved settings `facts`, as `KEY=VALUE`.
+    def overrides(self, facts: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the settings that the row changes in the default pre-training, by dotted name.
+
+        Args:
+            facts: resolved settings of the default pre-training by dotted name, which `scale`
+                multiplies.
 
         Raises:
             KeyError: a setting of `scale` is not in `facts`, for instance because it belongs to
                 another objective.
         """
+        scaled = {key: facts[key] * factor for key, factor in self.scale.items()}
+        return self.set | {
+            key: round(value) if isinstance(facts[key], int) else value
+            for key, value in scaled.items()
+        }
+
+    def changes(self, facts: Mapping[str, Any]) -> list[str]:
+        """Return `overrides` as `KEY=VALUE`; `facts` is nested as in YAML."""
         from tespec.core.config import flattened  # imports mmengine, which tables do not need
 
-        known = flattened(facts)
-        scaled = {key: known[key] * factor for key, factor in self.scale.items()}
-        values = self.set | {
-            key: round(new) if isinstance(known[key], int) else new for key, new in scaled.items()
-        }
         return [
             f"{key}={str(value).lower() if isinstance(value, bool) else value}"
-            for key, value in values.items()
+            for key, value in self.overrides(flattened(facts)).items()
         ]
 
 
@@ -67,16 +75,6 @@ class Ablation(BaseModel):
     variable: str  # quantity that the rows vary
     task: str  # of the evaluation
     rows: Annotated[list[AblationRow], Field(min_length=1)]
-
-    @property
-    def variants(self) -> list[str]:
-        """`variant` of each row's records, such as "masking: 25%".
-
-        It is "" for the default row, which all ablations share. An ablation on a second task
-        ("target_ddd17") uses the variants of the first ("target: Eq. 6").
-        """
-        table = self.name.removesuffix(f"_{self.task}")
-        return ["" if row.default else f"{table}: {row.name}" for row in self.rows]
 
 
 @cache
@@ -116,6 +114,7 @@ def task_titles() -> dict[str, str]:
     return {task: title for table in TABLES for task, title in titles_of(table)[0].items()}
 
 
+@cache
 def published_frame() -> pd.DataFrame:
     """Return all numbers of the comparison tables, one per row, in the paper's order.
 
@@ -124,9 +123,10 @@ def published_frame() -> pd.DataFrame:
         table, block, group, order: name of the table, index and heading of the group of rows,
             number of the row.
         source: "paper", or "beyond" for a row of another publication, which is never ranked.
-        ranked: whether the row competes for the best number and takes in measured results of its
-            method.
-        mark: footnote mark of the method's title.
+        ranked: whether the row competes for the best number; measured rows of its method follow
+            it.
+        label: title of the method with its footnote mark.
+        text: the number as the table shows it.
         tta: whether the result uses test-time augmentation.
         bold: whether the paper sets the number in bold.
     """
@@ -136,33 +136,43 @@ def published_frame() -> pd.DataFrame:
     for name in TABLES:
         table = read_published(name)
         tasks, _ = titles_of(name)
-        others = {
-            "heading": "Other publications",
-            "rows": read_published(BEYOND)["rows"].get(name, ()),
-        }
+        rows = read_published(BEYOND)["rows"].get(name, ())
         order = count(1)
-        for block, group in enumerate([*table["groups"], others]):
+        for block, group in enumerate(
+            [*table["groups"], {"heading": "Other publications", "rows": rows}]
+        ):
+            is_paper = block < len(table["groups"])
             for row in group["rows"]:
                 if unknown := row["scores"].keys() - tasks:
                     what = f"{row['title']} has scores of tasks that the table lacks"
                     raise ValueError(f"{what}: {', '.join(unknown)}")
                 position = {
                     "table": name,
-                    "source": BEYOND if group is others else PAPER,
+                    "source": PAPER if is_paper else BEYOND,
                     "block": block,
                     "group": group["heading"] or "",
                     "order": next(order),
-                    "ranked": group is not others and row.get("ranked", True),
+                    "ranked": is_paper and row.get("ranked", True),
                 }
-                numbers += [position | number for number in _numbers(row, table["metrics"])]
+                for number in _numbers(row, table["metrics"]):
+                    # Other publications report percentages with at most two decimals.
+                    is_short = number["unit"] == "%" and not is_paper
+                    digits = min(2, table["decimals"]) if is_short else table["decimals"]
+                    value = number["value"]
+                    text = NONE if value is None else f"{value:.{digits}f}"
+                    numbers.append(position | number | {"text": text})
     return pd.DataFrame(numbers).astype({"value": "float64"})
 
 
 def _numbers(row: Mapping[str, Any], metrics: list[dict[str, str]]) -> Iterator[dict[str, Any]]:
     """Yield each number of a row, those for all labels first, with facts of row and metric."""
-    facts = {name: row[name] for name in ("method", "title", "backbone")}
-    facts |= {
-        "mark": row.get("mark", ""),
+    mark = row.get("mark", "")
+    facts = {
+        "method": row["method"],
+        "title": row["title"],
+        "mark": mark,
+        "label": row["title"] + mark,
+        "network": row["backbone"],
         "citation": row.get("citation", ""),
         "pretraining_data": row["pretraining"],
         "tta": row.get("test_time_augmentation", False),
@@ -186,6 +196,7 @@ def _numbers(row: Mapping[str, Any], metrics: list[dict[str, str]]) -> Iterator[
     ]
     for task, metric, fraction, value in cells:
         frozen = fraction == "frozen"
+        evaluation = fraction if frozen else f"{100 * float(fraction):g} % of labels"
         cell = {
             "task": task,
             "metric": metric,
@@ -193,5 +204,6 @@ def _numbers(row: Mapping[str, Any], metrics: list[dict[str, str]]) -> Iterator[
             "bold": metric in row.get("bold", {}).get(task, ()),
             "frozen": frozen,
             "label_fraction": 1.0 if frozen else float(fraction),
+            "evaluation": "full" if fraction == 1 else evaluation,
         }
         yield facts | of_metric[metric] | cell

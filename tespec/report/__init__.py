@@ -1,9 +1,7 @@
-"""Report as a single HTML file: summary of the runs, tables, scores and reconstructions."""
+"""Report as a single HTML file: runs, pre-trainings, tables, scores and reconstructions."""
 
 import base64
 import io
-from collections import Counter
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 from textwrap import fill
 from typing import Any, NamedTuple
@@ -17,11 +15,11 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from tespec.comparison.export import to_html
-from tespec.comparison.frame import ROW, SETTING, machine, select, to_frame
-from tespec.comparison.records import Record, read_records
-from tespec.comparison.statistics import paired_gain, scores_by_pretraining, spread_of
+from tespec.comparison.frame import PROTOCOL, select, setting_name, to_frame
+from tespec.comparison.published import NONE
+from tespec.comparison.records import read_records
 from tespec.comparison.tables import make_tables
-from tespec.core.errors import UserError
+from tespec.core.errors import UserError, one_line
 from tespec.core.files import write_all
 
 ARCHITECTURES: dict[Any, str] = {"recurrent": "recurrent", "feedforward": "feed-forward"}
@@ -41,8 +39,8 @@ LOOK: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text, in the reader's font
     "svg.hashsalt": "tespec",  # the same figure gives the same bytes
 }
-# Scores that share all of these are drawn in one figure.
-FIGURE = ["task", "data", "data_fingerprint", "profile", "split", "results_version", "task_version"]
+PRETRAINING = "pretraining"
+NOT_SHOWN = "Not shown"  # first words of notes on results that were left out
 MOST = 8  # reconstructions at most, to keep the page small
 WIDEST = 1000  # px, maximum width of a picture
 QUALITY = 75  # WebP quality
@@ -76,175 +74,133 @@ def write_report(results: Path, out: Path) -> tuple[int, list[str]]:
     frame = to_frame(records)
     # then published and measured numbers are not comparable
     is_sample = bool((frame.data == "sample").all())
-    left_out = [*problems]
+    notes = [f"Skipped: {problem}" for problem in problems]
+    tables = []
     try:
-        tables = [
-            (table.title, Markup(to_html(table)))
-            for table in make_tables(frame, measured=is_sample)
-        ]
+        for table in make_tables(frame, measured=is_sample):
+            notes += [note for note in table.notes if note.startswith(NOT_SHOWN)]
+            kept = [note for note in table.notes if not note.startswith(NOT_SHOWN)]
+            tables.append((table.title, Markup(to_html(table._replace(notes=tuple(kept))))))
     except UserError as error:  # for instance only pre-trainings, or no results on the test split
-        tables = []
-        left_out.append(str(error))
-    figures = {"Reconstructions": reconstructions(frame, results / "pictures", left_out)}
+        notes.append(str(error))
+    main = frame[frame.main].sort_values(["task", "title", "arch", "seed", "name"])
+    is_pretraining = main.kind == PRETRAINING
+    pictures, unreadable = reconstructions(main[is_pretraining], results / "pictures")
     environment = Environment(
-        loader=PackageLoader("tespec.report", ""), autoescape=True, undefined=StrictUndefined
+        loader=PackageLoader("tespec.report", ""),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=lambda text: one_line(text) if type(text) is str else text,
     )
     page = environment.get_template("report.html").render(
-        facts=facts(records),
-        left_out=left_out,
+        notes=[*dict.fromkeys(notes), *unreadable],
         is_sample=is_sample,
+        runs=[*map(run_facts, main[~is_pretraining].to_dict("records"))],
+        pretrainings=[*map(run_facts, main[is_pretraining].to_dict("records"))],
         tables=tables,
-        figures={"Scores": score_figures(frame)} | figures,
+        scores=score_figures(frame),
+        pictures=pictures,
     )
     write_all({out: page})
     return len(records), problems
 
 
-def facts(records: Sequence[Record]) -> dict[str, str]:
-    """Summarise kinds, data, seeds, versions and machines of runs, with numbers of records."""
-    environments = [record.environment for record in records]
-    packages = [{**env.get("packages", {}), "python": env.get("python")} for env in environments]
-    names = dict.fromkeys(name for installed in packages for name in installed)
-    versions = {name: counted(installed.get(name) for installed in packages) for name in names}
-    written = sorted(record.written for record in records)
+def run_facts(row: dict[Any, Any]) -> dict[str, Any]:
+    """Describe a record in words.
+
+    Args:
+        row: of the frame, with the record's main number.
+
+    Returns:
+        name, what (the cell in words), seed, score, hours, machine and revision, date.
+    """
+    start = f"from {row['start']}" if row["start"] else ""
+    words = [row["title"], row["network"], ARCHITECTURES[row["arch"]], start]
+    score = NONE if pd.isna(row["value"]) else f"{row['value']:.4g} {row['unit']}"
+    hours = row["training_hours"]
     return {
-        "records": counted(record.kind for record in records),
-        "data": counted(
-            f"{record.data}, {record.profile} profile, {record.split} split" for record in records
-        ),
-        "seeds": counted(record.seed for record in records),
-        "written": f"{written[0]:%Y-%m-%d} to {written[-1]:%Y-%m-%d}",
-        "results version": counted(record.results_version for record in records),
-        "tespec": counted(
-            f"{env.get('tespec', '')} at {str(env.get('revision', ''))[:10]}"
-            + (" with uncommitted changes" if env.get("modified") else "")
-            for env in environments
-        ),
-        "packages": "; ".join(f"{name} {version}" for name, version in versions.items() if version),
-        "machines": counted(machine(record) for record in records),
+        "name": row["name"],
+        "what": f"{', '.join(filter(None, words))}; {row['task']}: {setting_name(row)}",
+        "seed": row["seed"],
+        "score": f"{row['metric']} {score}",
+        "hours": NONE if pd.isna(hours) else f"{hours:.3g}",
+        "machine": f"{row['machine']}; {row['revision'][:10]}",
+        "date": f"{row['written']:%Y-%m-%d}",
     }
 
 
-def counted(values: Iterable[object]) -> str:
-    """List all values, most frequent first, with their counts if they differ.
-
-    >>> counted(["cpu", "gpu", "gpu", ""])
-    'gpu (2); cpu (1)'
-    """
-    counts = Counter(str(value) for value in values if value not in ("", None)).most_common()
-    return "; ".join(f"{value} ({count})" if len(counts) > 1 else value for value, count in counts)
-
-
-def reconstructions(frame: pd.DataFrame, folder: Path, left_out: list[str]) -> list[Picture]:
+def reconstructions(runs: pd.DataFrame, folder: Path) -> tuple[list[Picture], list[str]]:
     """Load the picture of the first seed of each pre-training as downscaled WebP, at most `MOST`.
 
     Args:
-        frame: DataFrame from `tespec.results`.
+        runs: rows of the frame, one for each pre-training.
         folder: holds `<record name>.png`.
-        left_out: is extended by one line per unreadable picture.
+
+    Returns:
+        Pictures, and one line for each unreadable one.
     """
-    runs = with_labels(frame[frame.kind == "pretraining"]).sort_values(["variant", "label", "seed"])
     runs = runs[[(folder / f"{name}.png").is_file() for name in runs.name]]
-    runs = runs.drop_duplicates(["task", "data", "profile", "label", "arch"])
     pictures = []
-    for row in runs.head(MOST).itertuples():
+    unreadable = []
+    for row in runs.drop_duplicates("cell").head(MOST).to_dict("records"):
         file = io.BytesIO()
         try:
-            with Image.open(folder / f"{row.name}.png", formats=("PNG",)) as opened:
+            with Image.open(folder / f"{row['name']}.png", formats=("PNG",)) as opened:
                 picture = opened.convert("RGBA").convert("RGB")  # a palette may hold transparency
             picture.thumbnail((WIDEST, 16_000))
             picture.save(file, "WEBP", quality=QUALITY)
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-            left_out.append(f"{row.name}.png: cannot be read ({type(error).__name__})")
+            unreadable.append(f"{row['name']}.png: cannot be read ({type(error).__name__})")
             continue
-        title = f"{row.task}: {row.label}, {ARCHITECTURES[row.arch]}, seed {row.seed}"
-        pictures.append(Picture(title, _data_uri("webp", file.getvalue())))
-    return pictures
-
-
-def with_labels(frame: pd.DataFrame) -> pd.DataFrame:
-    """Add a column `label`: the method's title and backbone, variant and changed settings."""
-    title = frame.title.where(frame.title != "", frame.method)
-    shared = frame.groupby(title)["method"].transform("nunique") > 1
-    columns = frame[["title", "backbone", "variant", "overrides", "pretraining_overrides"]]
-    columns = columns.assign(title=title.mask(shared, title + " (" + frame.method + ")"))
-    return frame.assign(label=[", ".join(filter(None, texts)) for texts in columns.to_numpy()])
-
-
-def score_points(frame: pd.DataFrame) -> pd.DataFrame:
-    """Compute mean main scores with 95 % Student-t intervals, as `paired_gain`.
-
-    Returns:
-        One row per label prior, and per row of a table and changed settings in each `FIGURE`, as
-        the tables select them (`select`). Columns: `FIGURE`, `ROW`, `SETTING`, label, metric_title,
-        unit, better, mean (NaN if a score is not finite), low, high (NaN also for one seed or a
-        missing run) and n, the number of seeds.
-    """
-    chosen, _ = select(
-        frame, {}, free=("split", "overrides", "pretraining_overrides", "results_version")
-    )
-    is_scored = (chosen.kind == "evaluation") | (chosen.method == "prior")
-    chosen = with_labels(chosen[chosen.main & is_scored])
-    keys = [*dict.fromkeys([*FIGURE, *ROW, *SETTING]), "label", "metric_title", "unit", "better"]
-    rows = []
-    for _, of_figure in chosen.groupby(FIGURE):
-        groups = [*of_figure.groupby(keys)]
-        cells = [scores_by_pretraining(runs) for _, runs in groups]
-        spread = spread_of(cells)
-        for (key, runs), cell in zip(groups, cells, strict=True):
-            count = cell.shape[1]
-            means = cell.mean(axis=1, skipna=False).tolist()
-            gain = paired_gain(means, spread, 1 / count if count > 1 else 0.0)
-            rows.append([*key, runs.value.mean(skipna=False), gain.low, gain.high, len(cell)])
-    return pd.DataFrame(rows, columns=[*keys, "mean", "low", "high", "n"])
+        title = f"{run_facts(row)['what']}, seed {row['seed']}"
+        pictures.append(Picture(title, _data_uri("webp", file.getvalue()), row["name"]))
+    return pictures, unreadable
 
 
 def score_figures(frame: pd.DataFrame) -> list[Picture]:
-    """Draw a figure per task and setting, with a point and interval per method, best on top."""
-    points = score_points(frame)
+    """Draw the main scores of each column of the tables, best method on top."""
+    runs, _ = select(frame, {}, free=["split", *PROTOCOL])
+    runs = runs[runs.main]
+    rows = runs[["label", "network", "pretraining_data"]].astype(str)
+    runs = runs.assign(row=rows.agg(", ".join, axis=1).str.removesuffix(", -").map(one_line))
     figures = []
-    for key, scores in points[points.kind == "evaluation"].groupby(FIGURE):
-        prior = points[(points.kind == "reference") & (points[FIGURE] == list(key)).all(axis=1)]
-        task, data, fingerprint, profile, split, version, task_version = key
-        seeds = " to ".join(f"{count}" for count in sorted({scores.n.min(), scores.n.max()}))
-        figures.append(
-            Picture(
-                f"{task}: data {data}, profile {profile}, {split} split",
-                _scores(scores, prior),
-                f"Mean and 95 % t interval over {seeds} fine-tuning seeds. Data {fingerprint}, "
-                f"results version {version}, task version {task_version}.",
-            )
-        )
+    for (task, column), scores in runs[runs.kind == "evaluation"].groupby(["task", "column"]):
+        is_prior = (runs.kind == "reference") & (runs.task == task) & (runs.column == column)
+        counts = scores.groupby(["row", "arch"]).size()
+        count = " to ".join(map(str, sorted({counts.min(), counts.max()})))
+        note = f"Small points: runs ({count} of each method); large ones: their mean."
+        figures.append(Picture(f"{task}: {column}", _scores(scores, runs[is_prior]), note))
     return figures
 
 
-def _scores(points: pd.DataFrame, prior: pd.DataFrame) -> str:
-    metric, unit, better = points.iloc[0][["metric_title", "unit", "better"]]
-    best = points.groupby("label")["mean"].agg("min" if better == "lower" else "max")
+def _scores(scores: pd.DataFrame, priors: pd.DataFrame) -> str:
+    """Draw each run as a small point and the mean of each row and architecture as a large one."""
+    metric, unit, better = scores.iloc[0][["metric_title", "unit", "better"]]
+    means = scores.groupby(["row", "arch"]).value.agg(lambda values: values.mean(skipna=False))
+    best = means.groupby("row").agg("min" if better == "lower" else "max")
     order = best.sort_values(ascending=better == "lower").index.tolist()
     with rc_context(LOOK):
         figure = Figure(figsize=(WIDTH, 1.3 + 0.36 * len(order)), layout="constrained")
         axes = figure.subplots()
         for arch, offset, style in zip(ARCHITECTURES, (-APART, APART), MARKERS, strict=True):
-            scores = points[points.arch == arch]
-            if scores.empty:
+            of_arch = scores[scores.arch == arch]
+            if of_arch.empty:
                 continue
-            y = np.array([order.index(label) + offset for label in scores.label])
-            margins = (scores.high - scores["mean"]).fillna(0)
-            axes.errorbar(
-                scores["mean"], y, xerr=margins, capsize=3, ms=5, ls="", label=ARCHITECTURES[arch],
-                **style,
-            )  # fmt: skip
-            for position in y[scores["mean"].isna()]:
+            y = [order.index(row) + offset for row in of_arch.row]
+            axes.plot(of_arch.value, y, ls="", ms=2, alpha=0.5, **style)
+            mean = means.xs(arch, level="arch")
+            y = [order.index(row) + offset for row in mean.index]
+            axes.plot(mean, y, ls="", ms=6, label=ARCHITECTURES[arch], **style)
+            for position in np.array(y)[mean.isna()]:
                 axes.text(
                     0.5, position, "not finite", va="center", color=style["color"],
                     transform=axes.get_yaxis_transform(),
                 )  # fmt: skip
-        for value in prior["mean"]:
+        for value in priors.value:
             axes.axvline(value, color="black", ls=":", lw=1, label="label prior")
-        axes.set_yticks(range(len(order)), [fill(label, 24) for label in order])
+        axes.set_yticks(range(len(order)), [fill(row, 30) for row in order])
         axes.set_ylim(len(order) - 0.5, -0.5)
-        name = metric.rstrip(" ↑↓")
+        name = one_line(metric).rstrip(" ↑↓")
         axes.set_xlabel(
             f"{name}{f' ({unit})' if unit else ''}{f', {better} is better' if better else ''}"
         )

@@ -12,7 +12,8 @@ from made_records import record
 import tespec
 from tespec.comparison.export import print_table, to_html, to_latex, to_markdown, write_tables
 from tespec.comparison.frame import COLUMNS, to_frame
-from tespec.comparison.tables import gains_table, make_tables
+from tespec.comparison.gains import gains_table
+from tespec.comparison.tables import make_tables
 from tespec.core.paths import REPOSITORY
 
 NAMES = (

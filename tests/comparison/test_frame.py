@@ -1,9 +1,11 @@
+from dataclasses import fields
+
 import pytest
-from made_records import record
+from made_records import cell, pretraining, record
 
 import tespec
-from tespec.comparison.frame import CELL, COLUMNS, ORIGIN, ROW, SETTING, select, to_frame
-from tespec.comparison.records import RESULTS_VERSION
+from tespec.comparison.cell import Cell
+from tespec.comparison.frame import COLUMN, COLUMNS, ROW, select, to_frame
 from tespec.core.paths import REPOSITORY
 
 
@@ -13,85 +15,113 @@ def test_grouping_the_committed_records_by_cell_never_mixes():
     assert frame.attrs["left_out"] == []
     runs = frame[frame["kind"] == "evaluation"]
     # Each seed occurs once per pre-training.
-    assert not runs.duplicated([*CELL, "seed", "pretraining_seed"]).any()
-    assert runs.groupby(CELL)["seed"].nunique().min() > 1
+    assert not runs.duplicated(["cell", "metric", "frames", "seed", "pretraining_seed"]).any()
+    assert runs.groupby("cell")["seed"].nunique().min() > 1
 
 
-@pytest.mark.parametrize(
-    "column", [name for name in CELL if name not in ("kind", "metric", "frames", "backbone")]
-)
-def test_each_column_of_a_cell_tells_records_apart(column):
-    recipe = {"dataset": "1mpx", "seed": 0, "overrides": {}}
-    changes = {
-        "label_fraction": {
-            "config": {"label_fraction": 0.05},
-            "overrides": {"label_fraction": 0.05},
-        },
-        "frozen": {"config": {"freeze": True}, "overrides": {"freeze": True}},
-        "overrides": {"overrides": {"optimisation.steps": 10}},
-        "pretraining_overrides": {
-            "weights": {"recipe": recipe | {"overrides": {"objective.mask.ratio": 0.25}}}
-        },
-        "weights": {"weights": {"recipe": recipe | {"dataset": "gen1"}}},
-        "method": {"facts": record().facts},
-        "results_version": {},
-    }
-    other = {"arch": "feedforward", "split": "val", "method_version": 2, "task_version": 2}
-    change = changes.get(column, {column: other.get(column, "other")})
-    first = record(weights={"recipe": recipe})
-    second = record(
-        "other" if column == "method" else "scratch", **({"weights": {"recipe": recipe}} | change)
-    )
-    if column == "results_version":
-        second = first.model_copy(update={"results_version": RESULTS_VERSION + 1})
-    frame = to_frame([first, second])
-    assert {name for name in CELL if frame[name].nunique() > 1} - {"metric"} == {column}
-    assert frame.groupby(CELL).size().eq(1).all()
+OTHER = {
+    "kind": "reference",
+    "method": "moby",
+    "task": "dsec",
+    "data": "ddd17",
+    "profile": "smoke",
+    "arch": "feedforward",
+    "backbone": "swin_micro",
+    "overrides": {"bins": 5},
+    "start": pretraining("scratch"),
+    "split": "val",
+    "label_fraction": 0.1,
+    "frozen": True,
+    "method_version": 2,
+    "task_version": 2,
+    "plugin": "f" * 12,
+    "results_version": 9,
+    "data_fingerprint": "f" * 12,
+}
 
 
-def test_tables_use_every_column_of_a_cell():
+@pytest.mark.parametrize("name", [*(field.name for field in fields(Cell)), "data_fingerprint"])
+def test_each_fact_of_a_cell_is_a_column_and_tells_table_cells_apart(name):
     """Without one of them, a table cell would average over more than seeds."""
-    assert set(CELL) <= {*ROW, *SETTING, *ORIGIN, "task", "metric"}
+    frame = to_frame([record(), record(**{name: OTHER[name]})])
+    assert name in {"task", *ROW, *COLUMN}
+    assert frame["cell"].nunique() == frame[name].nunique() == 2
 
 
-@pytest.mark.parametrize("recipe", [{}, {"recipe": {"seed": 0, "dataset": "1mpx"}}])
-def test_of_several_results_of_a_seed_the_newest_counts(recipe):
-    """Weights that were made again have another hash, and so do the runs that start from them."""
+STARTS = {
+    "": "scratch",
+    "own weights": "own weights",
+    "tespec: 1Mpx (sample world, study)": pretraining(profile="study"),
+    "tespec: 1Mpx (sample world, study), objective.mask.ratio=0.25": pretraining(
+        profile="study", overrides={"objective.mask.ratio": 0.25}
+    ),
+    "tespec: 1Mpx (study), arch=feedforward, backbone=swin_micro, method_version=2": pretraining(
+        arch="feedforward", data="1mpx", profile="study", backbone="swin_micro", method_version=2
+    ),
+    "tespec: drive (sample), task=1mpx": pretraining(data="drive"),
+    "mem: 1Mpx (sample world, sample), from mem-tokenizer: 1Mpx (sample world, sample)": (
+        pretraining("mem", start=pretraining("mem-tokenizer"))
+    ),
+}
+
+
+@pytest.mark.parametrize("text", STARTS)
+def test_the_start_is_described_by_all_facts_that_the_cell_does_not_share(text):
+    start = "" if text == "" else STARTS[text]
+    frame = to_frame([record("tespec", start=start)])
+    assert set(frame["start"]) == {text}
+
+
+def test_cells_of_different_starts_differ_in_text_and_hash():
+    frame = to_frame(
+        record("tespec", start=start if text else "") for text, start in STARTS.items()
+    )
+    assert frame["cell"].nunique() == frame["start"].nunique() == len(STARTS)
+
+
+def test_the_data_of_the_pretraining_tell_cells_apart():
+    made = [record(start=pretraining(), weights={"data_fingerprint": name}) for name in "ab"]
+    assert to_frame(made)["cell"].nunique() == 2
+
+
+def test_three_files_of_ones_own_are_one_cell():
+    """Each file is a draw of the same pre-training."""
     made = [
-        record(seed=seed, miou=50.0 + seed, weights=recipe, start_sha256="new") for seed in range(3)
+        record(seed=seed, start="own weights", pretraining=f"{seed}" * 64, start_sha256=f"{seed}")
+        for seed in range(3)
     ]
-    older = [record(seed=seed, miou=20.0, weights=recipe, start_sha256="old") for seed in range(2)]
-    older = [each.model_copy(update={"written": each.written.replace(year=2020)}) for each in older]
-    chosen, notes = select(to_frame([*older, *made]), {})
+    frame = to_frame(made)
+    assert frame["cell"].nunique() == 1
+    assert frame["weights"].nunique() == 3
+    assert frame["pretraining_seed"].isna().all()
+
+
+def test_of_several_results_of_a_seed_the_newest_counts():
+    """Weights that were made again have another hash, and so do the runs that start from them."""
+    made = [record(seed=seed, miou=50.0 + seed, start_sha256="new") for seed in range(3)]
+    older = [record(seed=seed, miou=20.0, start_sha256="old") for seed in range(2)]
+    older = [run.model_copy(update={"written": run.written.replace(year=2020)}) for run in older]
+    frame = to_frame([*older, *made])
+    chosen, notes = select(frame, {})
     assert chosen.loc[chosen["main"], ["seed", "value"]].to_numpy().tolist() == [
         [0, 50.0],
         [1, 51.0],
         [2, 52.0],
     ]
     assert notes == ["Not shown: 2 results of an older name (--where name=*)."]
-    assert set(select(to_frame([*older, *made]), {"name": older[0].name})[0]["value"]) == {
-        20.0,
-        30.0,
-    }
+    assert set(select(frame, {"name": older[0].name})[0]["value"]) == {20.0, 30.0}
 
 
-def test_converted_weights_are_told_apart_by_their_hash():
-    """Their recipe says only what the network is, and names the file."""
-    recipe = {"source": {"format": "tespec-release"}, "backbone": "swin_tiny", "recurrent": True}
-    made = [record(weights={"sha256": name * 64, "recipe": recipe}) for name in "ab"]
-    assert to_frame(made)["weights"].unique().tolist() == ["a" * 12, "b" * 12]
-
-
-def test_the_data_of_a_pretraining_are_those_of_its_recipe():
-    recipes = {
-        "DDD17": {"dataset": "ddd17", "data": "sample"},
-        "objects": {"dataset": "objects", "data": "objects"},
-        "-": {},
-        "drive": {"dataset": "1mpx", "data": "drive"},  # --data drive.raw
-    }
-    frame = to_frame([record(weights={"recipe": recipe}) for recipe in recipes.values()])
-    assert frame["pretraining_data"].unique().tolist() == [*recipes]
-    assert frame["pretraining_overrides"].unique().tolist() == ["", "pretraining.data=drive"]
+@pytest.mark.parametrize("name", ["method_version", "task_version", "results_version"])
+def test_the_newest_version_is_the_highest_and_not_the_latest(name):
+    """A copied older record may have a later date."""
+    newer = record(miou=50.0, **{name: 10})
+    older = record(miou=40.0, **{name: 9})
+    older = older.model_copy(update={"written": older.written.replace(year=2200)})
+    chosen, notes = select(to_frame([newer, older]), {})
+    assert chosen.loc[chosen["main"], "value"].tolist() == [50.0]
+    assert notes == [f"Not shown: 1 results of an older {name} (--where {name}=*)."]
+    assert len(select(to_frame([newer, older]), {name: "*"})[0]) == 4
 
 
 def test_numbers_that_are_not_finite_are_nan_and_the_main_metric_is_marked():
@@ -102,3 +132,12 @@ def test_numbers_that_are_not_finite_are_nan_and_the_main_metric_is_marked():
     assert frame["metric_title"].tolist() == ["mIoU ↑", "mAcc ↑", "mIoU ↑"]
     assert (frame["classes"] == 2).all()
     assert to_frame([]).columns.tolist() == COLUMNS
+
+
+def test_a_cell_has_its_properties_as_columns():
+    made = cell("tespec", frozen=True, label_fraction=0.05, start=pretraining(profile="study"))
+    frame = to_frame([record("tespec", frozen=True, label_fraction=0.05, start=made.start)])
+    first = frame.iloc[0]
+    for name in ("evaluation", "network", "pretraining_data"):
+        assert first[name] == getattr(made, name)
+    assert (first.evaluation, first.network) == ("frozen, 5 % of labels", "Swin-T/7")

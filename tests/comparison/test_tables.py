@@ -1,25 +1,24 @@
+import csv
+import io
+import re
+
 import pandas as pd
 import pytest
-from made_records import record
+from made_records import pretraining, record
 
 import tespec
+from tespec.comparison import export
 from tespec.comparison.export import to_csv
-from tespec.comparison.frame import to_frame
+from tespec.comparison.frame import results, to_frame
+from tespec.comparison.gains import compare_evaluations, gains_table
 from tespec.comparison.published import published_frame, read_ablations, read_published, titles_of
-from tespec.comparison.records import RESULTS_VERSION
-from tespec.comparison.tables import (
-    ACCUMULATED,
-    NONE,
-    PARTIAL,
-    SEVERAL,
-    SINGLE,
-    gains_table,
-    make_tables,
-)
+from tespec.comparison.records import write_record
+from tespec.comparison.tables import ACCUMULATED, NONE, PARTIAL, make_tables
 from tespec.core.errors import UserError
 from tespec.core.paths import REPOSITORY
 
-MEASURED = "measured (sample, sample)"
+MEASURED = "measured (sample, sample, full)"
+RATIO = pretraining(overrides={"objective.mask.ratio": 0.25})
 
 
 def one(records, name="segmentation", **options):
@@ -40,6 +39,10 @@ def column(table, *header):
 def depth_record(method, error, seed=0, **changes):
     scores = {"abs": {"title": "Abs ↓", "better": "lower", "unit": "m"}}
     return record(method, seed=seed, task="mvsec", metrics={"abs": error}, scores=scores, **changes)
+
+
+def older(run):
+    return run.model_copy(update={"written": run.written.replace(year=2020)})
 
 
 @pytest.fixture(scope="module")
@@ -63,8 +66,8 @@ def test_every_published_number_is_in_the_table_and_its_csv(sample, name, tmp_pa
             for place, label in enumerate(table.cells.index)
             if (*label[1:4], label[4].split(" (m")[0])
             == (
-                number.title + number.mark,
-                number.backbone,
+                number.label,
+                number.network,
                 "yes" if number.arch == "recurrent" else "no",
                 number.pretraining_data,
             )
@@ -77,19 +80,21 @@ def test_every_published_number_is_in_the_table_and_its_csv(sample, name, tmp_pa
         assert written[" ".join(header)].iloc[row] == text
         seen += text != ""
     assert seen == {"detection": 24, "segmentation": 50, "depth": 77}[name]
-    methods = (found["title"] + found["mark"])[~found["order"].duplicated()].tolist()
-    labels = [
-        label
-        for label in table.cells.index
-        if label[0] != "Other publications" and label[2] != "resnet_micro"
-    ]
-    assert [label[1] for label in labels if label[1] in methods] == methods
+    methods = found["label"][~found["order"].duplicated()].tolist()
+    measured = (table.cells.filter(like="measured") != NONE).any(axis=1)
+    labels = table.cells.index[~measured]
+    assert [label[1] for label in labels if label[0] != "Other publications"] == methods
 
 
 def test_every_published_number_of_the_ablations_is_in_its_table(sample):
     tables = [table.cells for table in make_tables(sample) if table.name.startswith("ablation_")]
     texts = [
-        text for cells in tables for name in cells if name[2] == "published" for text in cells[name]
+        text
+        for cells in tables
+        for name in cells
+        if name[2] == "published"
+        for text in cells[name]
+        if text != NONE
     ]
     wanted = [
         f"{value:.3f}"
@@ -109,25 +114,20 @@ def test_a_cell_is_mean_deviation_and_seeds_and_says_what_it_lacks():
             *(record("tespec", seed=seed, miou=60.0 + seed) for seed in range(2)),
             record("moby", miou=41.0),
             *(record("imagenet", seed=seed, miou=None if seed else 99.0) for seed in range(3)),
-            record(
-                "prior",
-                "feedforward",
-                kind="reference",
-                miou=70.0,
-                facts={"title": "Prior", "backbone": "-"},
-            ),
+            record("prior", "feedforward", kind="reference", miou=70.0, backbone=""),
         ]
     )
     assert column(table, "DDD17", "mIoU ↑", MEASURED) == {
-        ("No Pre-training", "yes"): "41.00 ± 1.00 (3)",
-        ("TESPEC (Ours)", "yes"): "60.50 ± 0.71 (2 of 3)",
-        ("MoBY", "yes"): "41.00 (1 of 3)",
-        ("RGB Supervised", "yes"): "not finite (2 of 3)",
+        ("Scratch", "yes"): "41.00 ± 1.00 (3)",
+        ("Tespec", "yes"): "60.50 ± 0.71 (2 of 3)",
+        ("Moby", "yes"): "41.00 (1 of 3)",
+        ("Imagenet", "yes"): "not finite (2 of 3)",
         ("Prior", "no"): "70.00 (1)",
     }
+    assert table.cells.index[-1] == ("References", "Prior", "-", "no", "-")
     bold = table.bold["DDD17", "mIoU ↑", MEASURED]
     # The best mean of the methods is bold; references and non-finite means are excluded.
-    assert [label[1] for label in bold.index[bold]] == ["TESPEC (Ours)"]
+    assert [label[1] for label in bold.index[bold]] == ["Tespec"]
 
 
 def test_means_over_fewer_classes_or_recordings_than_there_are_say_so():
@@ -139,47 +139,56 @@ def test_means_over_fewer_classes_or_recordings_than_there_are_say_so():
         ("mIoU ↑", "40.00 ± 0.00 (2)"),
         ("mAcc ↑", "50.00 ± 0.00 (2, 2 of 3 classes)"),
     ):
-        assert column(table, "DDD17", metric, MEASURED) == {("TESPEC (Ours)", "yes"): text}
+        assert column(table, "DDD17", metric, MEASURED) == {("Tespec", "yes"): text}
     assert PARTIAL in table.notes
     assert PARTIAL not in one([record("tespec")]).notes
     assert to_frame(made)["partial"].tolist() == ["", "2 of 3 classes"] * 2
 
 
-@pytest.mark.parametrize("of", ["overrides", "pretraining_overrides"])
-def test_gradient_accumulation_leaves_the_default_tables_and_is_noted_in_others(of):
-    recipe = {"dataset": "1mpx", "data": "sample", "overrides": {"accumulate": 2}}
-    change = (
-        {"overrides": {"accumulate": 2}} if of == "overrides" else {"weights": {"recipe": recipe}}
-    )
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("overrides", {"overrides": {"accumulate": 2}}),
+        ("pretraining_overrides", {"start": pretraining(overrides={"accumulate": 2})}),
+    ],
+)
+def test_gradient_accumulation_leaves_the_default_tables_and_is_noted_in_others(name, change):
     made = [record("scratch"), record("tespec", **change)]
-    default, shown = one(made), one(made, where={of: "*"})
-    assert ("TESPEC (Ours)", "yes") not in column(default, "DDD17", "mIoU ↑", MEASURED)
+    default, shown = one(made), one(made, where={name: "*"})
+    assert list(column(default, "DDD17", "mIoU ↑", MEASURED)) == [("Scratch", "yes")]
     assert ACCUMULATED not in default.notes
-    assert f"Not shown: 1 results with {of} " in default.notes[-1]
-    assert "accumulate=2" in " ".join(shown.cells.columns.get_level_values(2))
+    assert f"Not shown: 1 results with {name} " in default.notes[-1]
+    labels = [*shown.cells.columns.get_level_values(2), *shown.cells.index.get_level_values(1)]
+    assert "accumulate=2" in " ".join(labels)
     assert ACCUMULATED in shown.notes
-    assert ACCUMULATED in gains_table(to_frame(made), "scratch", {of: "*"}).notes
+    assert ACCUMULATED in gains_table(to_frame(made), "scratch", {name: "*"}).notes
 
 
 def test_errors_are_best_where_they_are_lowest_and_one_row_is_not_the_best():
     made = [depth_record("scratch", 5.0), depth_record("tespec", 4.0)]
     bold = one(made, "depth").bold["MVSEC", "Abs ↓", MEASURED]
-    assert [label[1] for label in bold.index[bold]] == ["TESPEC (Ours)"]
+    assert [label[1] for label in bold.index[bold]] == ["Tespec"]
     assert not one(made[:1], "depth").bold["MVSEC", "Abs ↓", MEASURED].any()
 
 
 @pytest.mark.parametrize(
     ("changes", "where", "label"),
     [
-        ({"profile": "smoke"}, {}, "measured (sample, smoke)"),
-        ({"data": "ddd17", "data_fingerprint": "f" * 12}, {}, "measured (ddd17, sample)"),
-        ({"split": "val"}, {"split": "*"}, "measured (sample, sample, val split)"),
+        ({"profile": "smoke"}, {}, "measured (sample, smoke, full)"),
+        ({"data": "ddd17", "data_fingerprint": "f" * 12}, {}, "measured (ddd17, sample, full)"),
+        ({"split": "val"}, {"split": "*"}, "measured (sample, sample, full, val split)"),
         (
-            {"config": {"label_fraction": 0.05}},
+            {"label_fraction": 0.05},
             {"label_fraction": "*"},
             "measured (sample, sample, 5 % of labels)",
         ),
-        ({"overrides": {"a.b": 1}}, {"overrides": "*"}, "measured (sample, sample, a.b=1)"),
+        ({"frozen": True}, {"evaluation": "*"}, "measured (sample, sample, frozen)"),
+        ({"overrides": {"a.b": 1}}, {"overrides": "*"}, "measured (sample, sample, full, a.b=1)"),
+        (
+            {"overrides": {"test_time_augmentation": "flip"}},
+            {"overrides": "*"},
+            "measured (sample, sample, full, test_time_augmentation=flip)",
+        ),
     ],
 )
 def test_different_settings_never_share_a_column(changes, where, label):
@@ -190,110 +199,140 @@ def test_different_settings_never_share_a_column(changes, where, label):
     if where:
         shown = one(made)
         assert label not in shown.cells.columns.get_level_values(2)
-        assert f"Not shown: 1 results with {next(iter(where))}" in shown.notes[-1]
+        assert shown.notes[-1].startswith("Not shown: 1 results with ")
 
 
-def test_columns_that_differ_in_nothing_named_say_what_they_differ_in():
-    table = one(
-        [record(), record(seed=1, data_fingerprint="f" * 12), record(seed=2, task_version=2)]
-    )
-    labels = {label[2] for label in table.cells.columns if label[0] == "DDD17"} - {"published"}
-    assert len(labels) == 3
-    assert any("data_fingerprint ffffffff" in label for label in labels)
-    recipes = (
-        {"dataset": "1mpx", "data": "sample", "profile": "sample", "data_fingerprint": fingerprint}
-        for fingerprint in "ab"
-    )
-    made = [
-        record("tespec", seed=seed, weights={"recipe": recipe})
-        for seed, recipe in enumerate(recipes)
-    ]
-    assert (
-        len({label[2] for label in one(made, where={"weights": "*"}, measured=True).cells.columns})
-        == 2
-    )
+VERSIONS = {
+    "method_version": {"method_version": 10},
+    "task_version": {"task_version": 10},
+    "results_version": {"results_version": 10},
+    "plugin": {"plugin": "f" * 12},
+}
 
 
-def test_the_newest_results_version_is_shown_and_older_ones_have_a_column_of_their_own():
-    newer = {"results_version": RESULTS_VERSION + 1}
-    made = [
-        record(miou=50.0).model_copy(update=newer),
-        record(miou=40.0),
-        record(seed=1, miou=44.0),
-    ]
-    label = f"{MEASURED[:-1]}, results version {RESULTS_VERSION + 1})"
-    assert list(column(one(made), "DDD17", "mIoU ↑", label).values()) == ["50.00 (1)"]
-    assert (
-        "Not shown: 2 results of an older results_version (--where results_version=*)."
-        in one(made).notes
-    )
-    both = one(made, where={"results_version": "*"})
-    assert list(column(both, "DDD17", "mIoU ↑", MEASURED).values()) == ["42.00 ± 2.83 (2)"]
-
-
-@pytest.mark.parametrize(
-    "choice", [{"plugin": "f" * 12}, {"method_version": 2}, {"weights": {"sha256": "ff"}}]
-)
-def test_of_several_versions_of_a_method_the_newest_is_shown(choice):
-    older = record("mine", miou=40.0)
-    newer = record("mine", miou=50.0, **choice).model_copy(
-        update={"written": older.written.replace(year=2200)}
-    )
-    table = one([older, newer, record("scratch", miou=30.0)])
-    assert column(table, "DDD17", "mIoU ↑", MEASURED)["Mine", "yes"] == "50.00 (1)"
-    name = next(iter(choice))
-    assert table.notes[-1].startswith(f"Not shown: 1 results of an older {name} (--where {name}=*)")
-    both = one([older, newer], where={name: "*"}, measured=True)
-    shown = [text for text in both.cells.iloc[0] if text != NONE]
+@pytest.mark.parametrize("name", VERSIONS)
+def test_versions_are_never_averaged_and_each_is_shown_as_what_it_is(name):
+    """The highest version is shown, of plug-ins the newest, also if an older one was copied."""
+    first = record("mine", miou=40.0)
+    newest = record("mine", seed=1, miou=50.0, **VERSIONS[name])
+    first = older(first) if name == "plugin" else first
+    made = [record("scratch", **VERSIONS[name]), first, newest]
+    table = one(made, measured=True)
+    assert set(table.cells.xs("Mine", level="Method").iloc[0]) == {"50.00 (1)", "60.00 (1)"}
+    assert table.notes[-1] == f"Not shown: 1 results of an older {name} (--where {name}=*)."
+    both = one(made[1:], where={name: "*"}, measured=True)
+    shown = [text for text in both.cells.to_numpy().ravel() if text != NONE]
     assert sorted(shown) == ["40.00 (1)", "50.00 (1)", "50.00 (1)", "60.00 (1)"]
-    assert all(f"{name} " in label[2] for label in both.cells.columns)
+    text = f"{name.replace('_', ' ')} {newest.model_dump()['cell'][name]}"
+    labels = [*both.cells.index.get_level_values("Method"), *(name[2] for name in both.cells)]
+    assert sum(text in label for label in labels) in (1, 2)
+
+
+def test_data_of_different_content_are_told_apart():
+    made = [record("tespec"), record("tespec", seed=1, data_fingerprint="f" * 12)]
+    labels = {label[2] for label in one(made, measured=True).cells.columns}
+    assert len(labels) == 2
+    assert any("data fingerprint ffffffff" in label for label in labels)
+    made = [
+        record("tespec", seed=seed, start=pretraining(), weights={"data_fingerprint": name})
+        for seed, name in enumerate("ab")
+    ]
+    index = one(made, measured=True).cells.index
+    assert [label[1] for label in index] == [
+        "Tespec, pretraining fingerprint a",
+        "Tespec, pretraining fingerprint b",
+    ]
 
 
 def test_rows_of_different_machines_say_so():
     other = {"device": "NVIDIA H100", "cpu": "B"}
     table = one([record(), record("tespec"), record("moby", environment=other)])
-    cells = column(table, "DDD17", "mIoU ↑", MEASURED)
-    assert cells == {
-        ("No Pre-training", "yes"): "40.00 (1)",
-        ("TESPEC (Ours)", "yes"): "40.00 (1)",
-        ("MoBY", "yes"): "40.00 (1)ᵃ",
+    assert column(table, "DDD17", "mIoU ↑", MEASURED) == {
+        ("Scratch", "yes"): "40.00 (1)",
+        ("Tespec", "yes"): "40.00 (1)",
+        ("Moby", "yes"): "40.00 (1)ᵃ",
     }
     assert "Measured on different machines: ᵃ NVIDIA H100; unmarked: A, 1 threads." in table.notes
 
 
+def test_weights_of_the_sample_world_never_stand_in_a_row_or_column_of_the_paper():
+    """They are named by network and data, below the published row of their method."""
+    start = pretraining(profile="demo", backbone="swin_micro")
+    facts = {"title": "TESPEC", "group": "TESPEC", "backbone": "Swin-T/7"}
+    real = {"data": "ddd17", "profile": "paper"}
+    narrow = record("tespec", start=start, backbone="swin_micro", facts=facts, **real)
+    table = one([narrow])
+    labels = [label[1:] for label in table.cells.index]
+    position = labels.index(("TESPEC", "swin_micro", "yes", "1Mpx (sample world, demo)"))
+    assert labels[position - 1] == ("TESPEC (Ours)", "Swin-T/7", "yes", "1Mpx")
+    measured = table.cells.iloc[position]
+    assert list(measured[measured != NONE].index) == [
+        ("DDD17", metric, "measured (ddd17, paper, full)") for metric in ("mIoU ↑", "mAcc ↑")
+    ]
+    paper = table.cells.iloc[position - 1]
+    assert all("published" in name[2] for name in paper[paper != NONE].index)
+
+
+@pytest.mark.parametrize("method", ["ecddp", "tespec", "scratch"])
+def test_no_measured_row_wears_a_published_mark(method):
+    facts = {"title": "ECDDP", "group": "", "backbone": "Swin-T/7"}
+    for arch in ("recurrent", "feedforward"):
+        (label,) = column(one([record(method, arch, facts=facts)]), "DDD17", "mIoU ↑", MEASURED)
+        assert label[0] == "ECDDP"
+    notes = one([record(method)], measured=True).notes
+    assert not any(note[1:2] == " " for note in notes)
+
+
 def test_methods_that_the_paper_lacks_have_rows_behind_its_own():
     made = [
-        record("mine"),
-        record("mine", "feedforward", facts=record("mine").facts | {"backbone": "Mine"}),
+        record("mine", backbone="swin_micro"),
+        record("mine", "feedforward"),
         record("tespec", "feedforward"),
         record("other", facts=record("mine").facts),
     ]
     index = [label[:4] for label in one(made).cells.index]
     assert [label for label in index if label[0] != "Other publications"][-4:] == [
         ("", "Tespec", "Swin-T/7", "no"),
-        ("Mine", "Mine (mine)", "Mine", "no"),
-        ("Mine", "Mine (mine)", "Swin-T/7", "yes"),
-        ("Mine", "Mine (other)", "Swin-T/7", "yes"),
+        ("Mine", "Mine, method mine", "Swin-T/7", "no"),
+        ("Mine", "Mine, method mine", "swin_micro", "yes"),
+        ("Mine", "Mine, method other", "Swin-T/7", "yes"),
     ]
 
 
-@pytest.mark.parametrize(
-    ("measured", "label"), [(False, "1Mpx (measured: DDD17)"), (True, "DDD17")]
-)
-def test_a_row_says_if_its_measured_pretraining_saw_other_data(measured, label):
-    made = [record("tespec", weights={"recipe": {"dataset": "ddd17", "data": "sample"}})]
-    rows = [
-        names for names in one(made, measured=measured).cells.index if names[1] == "TESPEC (Ours)"
+def test_methods_of_one_title_are_told_apart():
+    made = [record("mine", title="A", miou=50.0), record("other", title="A", miou=20.0)]
+    assert column(one(made), "DDD17", "mIoU ↑", MEASURED) == {
+        ("A, method mine", "yes"): "50.00 (1)",
+        ("A, method other", "yes"): "20.00 (1)",
+    }
+
+
+def test_three_seeds_from_three_files_are_one_cell_of_three_runs():
+    files = [
+        record(
+            "mine",
+            seed=seed,
+            miou=50.0 + seed,
+            start="own weights",
+            pretraining=f"{seed}" * 64,
+            start_sha256=str(seed),
+        )
+        for seed in range(3)
     ]
-    assert [names[-1] for names in rows] == [label]
+    scratch = [record(seed=seed, miou=40.0 + 2 * seed) for seed in range(3)]
+    table = one([*files, *scratch], measured=True)
+    row = table.cells.xs("Mine", level="Method")
+    assert row["DDD17", "mIoU ↑", MEASURED].tolist() == ["51.00 ± 1.00 (3)"]
+    assert row.index.get_level_values("Pre-training").tolist() == ["own weights"]
+    (gain,) = gains_table(to_frame([*files, *scratch]), "scratch").data.to_dict("records")
+    assert (gain["mean"], gain["n"], gain["note"]) == (pytest.approx(9.0), 3, "")
 
 
 def test_few_labels_and_frozen_backbones_stand_beside_the_published_numbers():
-    few, frozen = {"label_fraction": 0.01}, {"freeze": True}
     made = [
         record("mine", miou=30.0),
-        record("mine", miou=10.0, config=few, overrides=few),
-        record("mine", miou=5.0, config=frozen, overrides=frozen),
+        record("mine", miou=10.0, label_fraction=0.01),
+        record("mine", miou=5.0, frozen=True),
     ]
 
     def texts(source, **options):
@@ -309,42 +348,24 @@ def test_few_labels_and_frozen_backbones_stand_beside_the_published_numbers():
     assert texts("published", where={"label_fraction": "0.05"}) == ["59.54"]  # not measured
     # The other tables have no published or measured result with so few labels.
     assert [
-        table.name
-        for table in make_tables(to_frame(made), where={"label_fraction": "0.01"}, measured=False)
-        if not table.name.startswith("ablation")
+        table.data["table"].iloc[0]
+        for table in make_tables(to_frame(made), where={"label_fraction": "0.01"})
+        if "ablation" not in table.name
     ] == ["segmentation", "depth"]
     assert texts("measured", where={"label_fraction": "0.01"}) == ["10.00 (1)"]
     assert texts("published", where={"frozen": "True"}) == ["57.87"]
     assert texts("measured", where={"frozen": "True"}) == ["5.00 (1)"]
+    assert texts("published (frozen)", where={"evaluation": "frozen"}) == ["57.87"]
     assert texts("measured", by="label_fraction") == ["10.00 (1)", "30.00 (1)"]
-    assert texts("published", by="label_fraction") == [
-        "59.64",
-        "57.23",
-        "59.54",
-        "61.45",
-        "62.06",
-        "62.81",
-    ]
+    assert sorted(texts("published", by="label_fraction")) == sorted(
+        ["59.64", "57.23", "59.54", "61.45", "62.06", "62.81"]
+    )
     # Wildcards apply to published numbers as to measured ones.
     assert sorted(texts("published", where={"label_fraction": "*"})) == sorted(
         texts("published", by="label_fraction")
     )
     assert texts("published (1 % of labels)", where={"label_fraction": "*"}) == ["57.23"]
-    assert texts("published", where={"frozen": "*"}) == ["59.64", "62.81", "57.87"]
-    assert texts("published (frozen backbone)", where={"frozen": "[FT]*"}) == ["57.87"]
     assert any(note.startswith("§ its pre-training sees images") for note in one(made).notes)
-    # only marks in use are explained
-    assert not any(note[1] == " " for note in one(made, measured=True).notes)
-
-
-def test_test_time_augmentation_chooses_the_published_row():
-    augmented = {"test_time_augmentation": "flip"}
-    made = [
-        record("ecddp", "feedforward", task="dsec", overrides=overrides)
-        for overrides in ({}, augmented)
-    ]
-    table = one(made, where={"overrides": "*"}, measured=True)
-    assert [label[1] for label in table.cells.index] == ["ECDDP†", "ECDDP‡"]
 
 
 def test_a_task_of_ones_own_has_a_table_with_its_own_metrics():
@@ -356,96 +377,169 @@ def test_a_task_of_ones_own_has_a_table_with_its_own_metrics():
     assert one([record(task="x", scores={})], "task_x").cells.shape == (1, 2)
 
 
-def test_an_ablation_finds_its_rows_by_their_variant():
-    recipe = {"recipe": {"overrides": {"objective.mask.ratio": 0.25}}}
+# Ablations.
+
+
+def measured_of(table, metric="mIoU ↑"):
+    """Measured texts of an ablation by source and row."""
+    return {
+        (name[2], label[0]): text
+        for name, texts in table.cells.items()
+        for label, text in texts.items()
+        if name[1] == metric and text != NONE and name[2] != "published"
+    }
+
+
+def test_an_ablation_finds_its_rows_by_their_settings():
     made = [
-        record("tespec"),
-        record("tespec", miou=50.0, weights=recipe, variant="masking: 25%", start_sha256="a"),
-        record("tespec", miou=9.0, weights=recipe, start_sha256="b"),
-        record("moby", variant="masking: 0%"),
+        record("tespec", start=pretraining()),
+        record("tespec", miou=50.0, start=RATIO),
+        record("tespec", miou=9.0, start=pretraining(overrides={**RATIO.overrides, "bins": 5})),
+        record("moby", start=RATIO),
+        record("tespec", "feedforward", start="own weights"),
     ]
     table = one(made, "ablation_masking")
-    assert table.cells["DDD17", "mIoU ↑", MEASURED].to_dict() == {
-        "0%": NONE,
-        "25%": "50.00 (1)",
-        "50% (default)": "40.00 (1)",
-        "75%": NONE,
+    assert measured_of(table) == {
+        (MEASURED, "25%"): "50.00 (1)",
+        (MEASURED, "50% (default)"): "40.00 (1)",
     }
-    # A record with changed settings but no variant is in neither the ablation nor the comparison.
-    assert list(column(one(made), "DDD17", "mIoU ↑", MEASURED).values()) == ["40.00 (1)"]
+    index = table.cells.index.tolist()
+    assert index[1:3] == [
+        ("25%", "Swin-T/7", "yes", "1Mpx"),
+        ("25%", "Swin-T/7", "yes", "1Mpx (sample world, sample)"),
+    ]
+    # A record with changed settings is not in the comparison.
+    assert column(one(made), "DDD17", "mIoU ↑", MEASURED)["Tespec", "yes"] == "40.00 (1)"
     assert "ablation_memory" not in [table.name for table in make_tables(to_frame(made))]
 
 
-def test_rows_of_one_variant_that_differ_in_more_have_columns_of_their_own():
-    """The row names the variant alone, so backbone and further settings are in the column."""
+def test_two_ablations_that_share_a_row_both_show_it():
+    """The paper has Eq. 6 in two tables, on two data sets."""
+    start = pretraining(overrides={"objective.target.kind": "high_pass"})
+    made = [record("tespec", miou=50.0, start=start), record("tespec", start=pretraining())]
+    for name in ("ablation_target", "ablation_target_ddd17"):
+        assert measured_of(one(made, name))[MEASURED, "Eq. 6"] == "50.00 (1)"
 
-    def made(miou, variant="masking: 25%", backbone="Swin-T/7", **more):
-        weights = {
-            "recipe": {"overrides": ({"objective.mask.ratio": 0.25} if variant else {}) | more}
-        }
-        facts = record().facts | {"backbone": backbone}
-        return record(
-            "tespec",
-            miou=miou,
-            variant=variant,
-            weights=weights,
-            facts=facts,
-            start_sha256=str(miou),
-        )
 
-    def cells(*records):
-        shown = one(records, "ablation_masking").cells.items()
-        columns = {
-            name: [text for text in texts if text != NONE]
-            for name, texts in shown
-            if name[1] == "mIoU ↑"
-        }
-        return {
-            name.removeprefix(MEASURED): texts
-            for (_, _, name), texts in columns.items()
-            if name != "published"
-        }
-
-    plain, default, narrow, narrow_default = (
-        made(50.0),
-        made(40.0, ""),
-        made(30.0, backbone="a"),
-        made(20.0, "", "a"),
-    )
-    steps = ", pretraining.steps=9"
-    assert cells(plain, default, made(60.0, steps=9)) == {
-        "": ["50.00 (1)", "40.00 (1)"],
-        steps: ["60.00 (1)"],
+def test_an_ablation_by_factors_finds_the_settings_of_the_profile():
+    steps = pretraining(profile="paper", overrides={"optimisation.steps": 200_000})
+    wrong = pretraining(profile="paper", overrides={"optimisation.steps": 200_001})
+    made = [
+        record("tespec", miou=50.0, start=steps),
+        record("tespec", miou=60.0, start=wrong),
+        record("tespec", start=pretraining(profile="paper")),
+    ]
+    assert measured_of(one(made, "ablation_steps")) == {
+        (MEASURED, "200k"): "50.00 (1)",
+        (MEASURED, "400k (default)"): "40.00 (1)",
     }
-    assert cells(plain, default, narrow, narrow_default) == {
-        ", Swin-T/7": ["50.00 (1)", "40.00 (1)"],
-        ", a": ["30.00 (1)", "20.00 (1)"],
+
+
+def test_a_version_of_the_objective_is_not_a_setting_and_versions_have_rows_of_their_own():
+    starts = [
+        pretraining(overrides={"objective": "ecddp", "objective_version": version})
+        for version in (2, 3)
+    ]
+    made = [record("tespec", miou=50.0, start=starts[0]), record("tespec", start=pretraining())]
+    assert measured_of(one(made, "ablation_objective"))[MEASURED, "ECDDP"] == "50.00 (1)"
+    both = measured_of(one([*made, record("tespec", start=starts[1])], "ablation_objective"))
+    assert sorted(both.values()) == ["40.00 (1)", "40.00 (1)", "50.00 (1)"]
+    assert sum("objective_version=3" in label for _, label in both) == 1
+
+
+def test_rows_of_an_ablation_name_their_network():
+    narrow = {"backbone": "swin_micro"}
+    made = [
+        record("tespec", miou=50.0, start=RATIO),
+        record("tespec", start=pretraining()),
+        record(
+            "tespec", miou=30.0, start=pretraining(overrides=RATIO.overrides, **narrow), **narrow
+        ),
+        record("tespec", miou=20.0, start=pretraining(**narrow), **narrow),
+    ]
+    table = one(made, "ablation_masking", measured=True)
+    texts = table.cells["DDD17", "mIoU ↑", MEASURED]
+    assert {label[:2]: text for label, text in texts.items()} == {
+        ("25%", "Swin-T/7"): "50.00 (1)",
+        ("25%", "swin_micro"): "30.00 (1)",
+        ("50% (default)", "Swin-T/7"): "40.00 (1)",
+        ("50% (default)", "swin_micro"): "20.00 (1)",
     }
-    # The default of another backbone is no row of the ablation.
-    assert cells(plain, default, narrow_default) == {"": ["50.00 (1)", "40.00 (1)"]}
+    # The default of another network is no row of the ablation.
+    table = one([*made[:2], made[3]], "ablation_masking", measured=True)
+    assert [label[1] for label in table.cells.index] == ["Swin-T/7"] * 2
+
+
+def test_a_deliberate_number_of_seeds_of_an_ablation_is_not_marked():
+    def made(start, count):
+        return [record("tespec", seed=seed, start=start, pretraining=0) for seed in range(count)]
+
+    other = pretraining(overrides={"objective.mask.ratio": 0.75})
+    default = made(pretraining(), 5)
+    texts = measured_of(one([*default, *made(RATIO, 3)], "ablation_masking"))
+    assert texts[MEASURED, "25%"] == "40.00 ± 0.00 (3)"
+    assert texts[MEASURED, "50% (default)"] == "40.00 ± 0.00 (5)"
+    # Among each other, rows of an ablation are complete or not, and so are those of a comparison.
+    texts = measured_of(one([*default, *made(RATIO, 3), *made(other, 2)], "ablation_masking"))
+    assert texts[MEASURED, "75%"] == "40.00 ± 0.00 (2 of 3)"
+    seeds = [record(seed=seed) for seed in range(6)]
+    assert column(one([*default, *seeds]), "DDD17", "mIoU ↑", MEASURED) == {
+        ("Scratch", "yes"): "40.00 ± 0.00 (6)",
+        ("Tespec", "yes"): "40.00 ± 0.00 (5 of 6)",
+    }
+
+
+# Selections.
 
 
 @pytest.mark.parametrize(
-    ("changes", "where", "place", "text"),
+    ("options", "name", "caption"),
     [
-        ({"method_version": 2}, "method_version", "Data", "method_version 2"),
-        ({"plugin": "f" * 12}, "plugin", "Data", "plugin ffffffffffff"),
-        ({"weights": {"sha256": "ff"}}, "weights", "Data", "weights ff"),
+        ({}, "segmentation", "Semantic segmentation"),
         (
-            {"weights": {"recipe": {"overrides": {"lr": 1}}}},
-            "variant",
-            "Method",
-            "pretraining.lr=1",
+            {"measured": True},
+            "segmentation_measured",
+            "Semantic segmentation, measured rows",
         ),
         (
-            {"weights": {"recipe": {"overrides": {"lr": 1}}}},
-            "pretraining_overrides",
-            "Method",
-            ", pretraining.lr=1",
+            {"measured": True, "where": {"method": "tes*"}, "by": "seed"},
+            "segmentation_measured_method-tes__by_seed",
+            "Semantic segmentation, measured rows; method = tes*; by seed",
         ),
     ],
 )
-def test_gains_of_several_versions_have_rows_of_their_own(changes, where, place, text):
+def test_a_selection_has_a_file_name_and_a_caption_of_its_own(options, name, caption):
+    table = one([record("tespec")], **options)
+    assert (table.name, table.title) == (name, caption)
+
+
+def test_a_skipped_record_is_named_in_the_notes_of_each_table(tmp_path):
+    write_record(record("tespec"), tmp_path)
+    write_record(record("scratch"), tmp_path)
+    (tmp_path / "runs" / "torn.json").write_text("{")
+    frame = results(tmp_path)
+    for table in [*make_tables(frame), gains_table(frame, "scratch")]:
+        assert any(note.startswith("Skipped 1 damaged records: ") for note in table.notes)
+        assert "torn.json" in " ".join(table.notes)
+
+
+# Gains.
+
+
+@pytest.mark.parametrize(
+    ("changes", "where", "text"),
+    [
+        ({"method_version": 2}, "method_version", "Moby, method version 2"),
+        ({"plugin": "f" * 12}, "plugin", "Moby, plugin ffffffffffff"),
+        (
+            {"start": pretraining("moby", overrides={"lr": 1})},
+            "pretraining_overrides",
+            "Moby, lr=1",
+        ),
+        ({"start": "own weights", "pretraining": "f" * 64}, "weights", "Moby"),
+    ],
+)
+def test_gains_of_several_versions_have_rows_of_their_own(changes, where, text):
     made = [record(seed=seed, miou=40.0) for seed in range(2)]
     made += [record("moby", seed=seed, miou=50.0 + seed) for seed in range(2)]
     made += [
@@ -453,16 +547,19 @@ def test_gains_of_several_versions_have_rows_of_their_own(changes, where, place,
         for seed in range(2)
     ]
     cells = gains_table(to_frame(made), "scratch", {where: "*"}).cells
-    gains = dict(zip(cells.index.get_level_values(place), cells["gain"], strict=True))
+    gains = dict(
+        zip(cells.index.get_level_values("Method") + ", " + cells.index.get_level_values(5),
+            cells["gain"], strict=True)
+    )  # fmt: skip
     assert sorted(gains.values()) == ["+10.500", "-19.500"]
-    assert [gain for label, gain in gains.items() if label.endswith(text)] == ["-19.500"]
+    assert [label.startswith(text) for label, gain in gains.items() if gain == "-19.500"] == [True]
 
 
-def test_gains_over_a_method_of_several_versions_are_over_the_newest():
-    older = [record(seed=seed, miou=20.0 + seed) for seed in range(2)]
-    older = [run.model_copy(update={"written": run.written.replace(year=2020)}) for run in older]
-    newer = [record(seed=seed, miou=40.0 - seed, method_version=2) for seed in range(2)]
-    cells = gains_table(to_frame([*older, *newer]), "scratch", {"method_version": "*"}).cells
+def test_gains_over_a_method_of_several_versions_are_over_the_highest():
+    first = [record(seed=seed, miou=20.0 + seed) for seed in range(2)]
+    highest = [record(seed=seed, miou=40.0 - seed, method_version=2) for seed in range(2)]
+    highest = [older(run) for run in highest]
+    cells = gains_table(to_frame([*first, *highest]), "scratch", {"method_version": "*"}).cells
     assert cells["gain"].tolist() == ["-19.000"]
 
 
@@ -480,58 +577,111 @@ def test_gains_are_paired_by_seed_and_turned_for_errors():
     made += [depth_record("tespec", 4.0, seed) for seed in range(3)]
     made += [depth_record("moby", 5.0, seed, environment={"device": "cuda"}) for seed in range(2)]
     made += [record("tespec", seed=0), record("scratch", seed=1), record("mine", "feedforward")]
-    table = gains_table(to_frame(made), "scratch")
-    data = table.data.set_index(["task", "method"])
-    assert data.loc[("mvsec", "tespec"), ["mean", "n"]].tolist() == [2.0, 3]
-    assert data.loc[("mvsec", "tespec"), "p_holm"] == pytest.approx(
-        2 * data.loc[("mvsec", "tespec"), "p"]
-    )
+    data = gains_table(to_frame(made), "scratch").data.set_index(["task", "method"])
+    assert data["n"].to_dict() == {
+        ("ddd17", "mine"): 0,
+        ("ddd17", "tespec"): 0,
+        ("mvsec", "moby"): 2,
+        ("mvsec", "tespec"): 3,
+    }
+    assert data.loc[("mvsec", "tespec"), "mean"] == pytest.approx(2.0)
     assert data["note"].to_dict() == {
         ("ddd17", "mine"): "no scratch with Swin-T/7",
         ("ddd17", "tespec"): "no common seed",
         ("mvsec", "moby"): "another machine",
         ("mvsec", "tespec"): "",
     }
-    assert table.cells["gain"].tolist() == [NONE, NONE, "+0.500", "+2.000"]
+    assert data["p_holm"].max() == pytest.approx(min(1, data["p"].max()))
 
 
-def test_runs_of_several_pretrainings_are_one_cell_and_its_gain_averages_over_them():
-    def made(name, seed, start, miou):
-        weights = {} if start is None else {"recipe": {"seed": start}}
-        return record(name, seed=seed, miou=miou, weights=weights, start_sha256=str(start))
+def test_gains_of_one_network_do_not_depend_on_those_of_another():
+    """A variance between pre-trainings that is shared by unequal networks gives wrong intervals."""
 
-    tespec = [
-        made("tespec", seed, start, 50 + 10 * seed + start) for seed in (0, 1) for start in (0, 1)
+    def made(backbone, spread):
+        scratch = [record(seed=seed, miou=40.0 + seed % 2, backbone=backbone) for seed in range(3)]
+        return scratch + [
+            record(
+                "tespec",
+                seed=seed,
+                backbone=backbone,
+                miou=50.0 + spread * start + 0.3 * seed * start + seed,
+                start=pretraining(backbone=backbone),
+                pretraining=start,
+                start_sha256=str(start),
+            )
+            for seed in range(3)
+            for start in range(2)
+        ]
+
+    def interval(records):
+        data = gains_table(to_frame(records), "scratch").data.set_index("backbone")
+        return data.loc["swin_tiny", ["low", "high"]].tolist()
+
+    quiet, noisy = made("swin_tiny", 0.1), made("resnet50", 20.0)
+    assert interval([*quiet, *noisy]) == pytest.approx(interval(quiet))
+
+
+def test_p_values_are_corrected_within_each_evaluation():
+    made = [
+        record(method, seed=seed, miou=miou + (seed * k) % 3, frozen=frozen)
+        for frozen in (False, True)
+        for k, (method, miou) in enumerate({"scratch": 40.0, "moby": 44.0, "tespec": 43.0}.items())
+        for seed in range(4)
     ]
-    moby = [
-        made("moby", seed, start, 40 + 13 * seed + 3 * start) for seed in (0, 1) for start in (0, 1)
-    ]
-    scratch = [made("scratch", seed, None, 40 + seed) for seed in (0, 1)]
-    table = one([*tespec, *scratch], measured=True)
-    # A method without pre-training is complete with one run per seed.
-    assert table.cells["DDD17", "mIoU ↑", MEASURED].tolist() == [
-        "40.50 ± 0.71 (2)",
-        "55.50 ± 5.80 (4)",
-    ]
-    assert "over runs (fine-tuning seeds × pre-training seeds)" in table.notes[0]
+    both = gains_table(to_frame(made), "scratch", {"evaluation": "*"}).data
+    alone = gains_table(to_frame(made), "scratch").data
+    assert both["p_holm"].tolist() == [*alone["p_holm"], *alone["p_holm"]]
+    assert (alone["p_holm"] > alone["p"]).any()
 
-    def gain(*records, over="scratch"):
-        table = gains_table(to_frame(records), over)
-        return table.data.set_index("method").loc[
-            "tespec", ["mean", "n", "note"]
-        ].tolist(), table.notes
 
-    several = "2 pre-trainings"
-    assert gain(*tespec, *scratch)[0] == [15.0, 2, several]
-    assert gain(*tespec, *moby, over="moby")[0] == [pytest.approx(7.5), 2, several]
-    assert SEVERAL in gain(*tespec, *scratch)[1]
-    assert SINGLE not in gain(*tespec, *scratch)[1]
-    assert SINGLE in gain(*tespec[::2], *scratch)[1]
-    # A missing run leaves no interval; one pre-training per seed is not a second level.
-    missing = f"{several}, a score is missing or not finite"
-    assert gain(*tespec[:3], *scratch)[0][1:] == [2, missing]
-    shared_start = gain(tespec[0], tespec[3], *scratch)
-    assert shared_start[0] == [15.0, 2, ""]
-    assert SINGLE not in shared_start[1]
-    lost = [*tespec[:3], made("tespec", 1, 1, None)]
-    assert gain(*lost, *scratch)[0][1:] == [2, missing]
+def test_evaluations_are_compared_by_the_rankings_of_their_methods():
+    made = [
+        record(f"m{number}", seed=seed, miou=10.0 * number + (number * seed) % 3, frozen=frozen)
+        for number in range(4)
+        for seed in range(3)
+        for frozen in (False, True)
+    ]
+    lines = compare_evaluations(to_frame(made), ("full", "frozen"))
+    assert lines[0].startswith("ddd17, Swin-T/7, recurrent (sample, sample): tau-b 1.000 [")
+    assert "4 methods" in lines[0]
+    with pytest.raises(UserError, match="no network has both evaluations; there are: frozen, full"):
+        compare_evaluations(to_frame(made), ("full", "5 % of labels"))
+
+
+# What each format shows of a measured number.
+
+
+def shown_rows(table, style):
+    """Row labels and texts of the rows of a table in a format, as one text for each row."""
+    text = getattr(export, f"to_{style}")(table)
+    if style == "csv":
+        return [" | ".join(row) for row in csv.reader(io.StringIO(text))]
+    if style == "html":
+        return re.findall(r"<tr.*?</tr>", text, re.DOTALL)
+    return text.splitlines()
+
+
+@pytest.mark.parametrize("style", ["csv", "latex", "markdown", "html"])
+def test_each_measured_row_names_network_pretraining_data_evaluation_and_runs(sample, style):
+    tables = [*make_tables(sample, measured=True), gains_table(sample, "scratch")]
+    for table in tables:
+        lines = shown_rows(table, style)
+        everything = "\n".join(lines)
+        assert re.search(r"sample, study, full", everything)
+        for label in table.cells.index:
+            names = label[1:] if table.cells.index.names[0] == "Group" else label
+            if style == "latex":
+                names = [name.replace("_", "\\_").replace("%", "\\%") for name in names]
+            (line, *_) = (line for line in lines if all(name in line for name in names))
+            assert "sample world" in line or "No Pre-training" in line or "Label prior" in line
+            assert re.search(r"swin|resnet|Label prior", line)
+            assert re.search(r"\(\d+\)", line) or "gains" in table.name
+
+
+def test_the_terminal_names_them_too(sample, capsys):
+    for table in make_tables(sample, measured=True):
+        export.print_table(table, all_columns=True)
+        printed = capsys.readouterr().out
+        assert "sample, study, full" in " ".join(printed.split())
+        for label in table.cells.index:
+            assert all(name in printed for name in label[1:])

@@ -1,0 +1,192 @@
+"""Tables of gains over a baseline, and of the agreement of two evaluations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from tespec.comparison import statistics
+from tespec.comparison.frame import COLUMN, MEASURED, PROTOCOL, select, setting_name
+from tespec.comparison.published import task_titles
+from tespec.comparison.tables import (
+    ACCUMULATED,
+    NONE,
+    RECURRENT,
+    Table,
+    metric_titles,
+    rules_between,
+    selected,
+)
+from tespec.core.errors import UserError
+from tespec.core.settings import suggest
+
+BASELINE = "scratch"  # of rankings, which leave it out
+NETWORK = ["task", "column", "arch", "backbone"]  # runs that are compared with each other
+LABELS = ["Task", "Data", "Method", "Backbone", "Recurrent", "Pre-training", "Metric"]
+GAIN_NOTES = (
+    "Gain: difference of means over the same fine-tuning seeds, within one network; positive is "
+    "better, also for error metrics. n: number of common seeds.",
+    "95 % interval and p: Student's t; the variance is estimated from all methods of the network. "
+    "p (Holm): corrected for all tests of this table with the same evaluation. "
+    "Bold: p (Holm) below 0.05.",
+)
+RANK_NOTE = (
+    "tau-b: agreement of the two rankings, 1 for the same order and 0 for none, with its p and the "
+    "95 % interval of the tau of the true means; ceiling: the mean tau of two measurements with "
+    "equal true rankings at this noise, so that a tau near it is as good as these runs can show."
+)
+
+
+def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] = {}) -> Table:
+    """Compare all methods with a baseline on the main metric of each task.
+
+    Methods are compared by `statistics.gains` within network and column of the comparison tables.
+    Each row of these tables is a method, also versions that `where` admits; they are compared with
+    the highest version of the baseline.
+
+    Args:
+        frame: DataFrame from `tespec.results`.
+        baseline: registered name of a method.
+        where: filters by column of the frame, as in `make_tables`.
+
+    Returns:
+        One row per method and column; a gain above 0 is better, also for error metrics.
+
+    Raises:
+        UserError: the baseline, or any other method, has no evaluation, or `where` has an unknown
+            column or value.
+    """
+    runs, left_out = _main_scores(frame, where, f"--gains {baseline}")
+    if baseline not in set(runs["method"]):
+        what = "no evaluation of this method"
+        raise UserError(f"--gains {baseline}", what, suggest(baseline, runs["method"].unique()))
+    rows = []
+    for _, network in runs.groupby(NETWORK):
+        methods = network.drop_duplicates("row")
+        is_base = methods["method"] == baseline
+        bases = methods[is_base].sort_values(["pretraining_overrides", "method_version"])
+        # Without changed settings, if it has such runs, and of the highest version.
+        bases = bases[bases["pretraining_overrides"] == bases["pretraining_overrides"].min()]
+        base = bases["row"].iloc[-1] if len(bases) else None
+        machines = network.groupby("row")["machine"].agg(set)
+        gains = statistics.gains(network.assign(method=network["row"]), base)
+        for facts in methods[methods["row"] != base].to_dict("records"):
+            gain = gains[facts["row"]]
+            note = gain.note if base else f"no {baseline} with {facts['network']}"
+            if base and machines[base] != machines[facts["row"]]:
+                note = "; ".join(filter(None, [note, "another machine"]))
+            rows.append(facts | gain._asdict() | {"note": note, "baseline": baseline})
+    if not rows:
+        remedy = f"evaluate a method with `tespec run`{''.join(f' ({note})' for note in left_out)}"
+        raise UserError(f"--gains {baseline}", "no other method to compare with it", remedy)
+    data = pd.DataFrame(rows)
+    data["p_holm"] = data.groupby("evaluation")["p"].transform(statistics.holm)
+    found: list[Any] = data.to_dict("records")
+    metrics = metric_titles(runs)
+    texts = [
+        {
+            "Task": task_titles().get(row["task"], row["task"]),
+            "Data": row["column"].removeprefix(f"{MEASURED} ").strip("()"),
+            "Method": row["label"],
+            "Backbone": row["network"],
+            "Recurrent": RECURRENT[row["arch"]],
+            "Pre-training": row["pretraining_data"],
+            "Metric": metrics[row["metric"]],
+            "gain": _number(row["mean"], "+.3f"),
+            "95 % interval": NONE
+            if pd.isna(row["low"])
+            else f"[{row['low']:+.3f}, {row['high']:+.3f}]",
+            "p": _number(row["p"], ".2g"),
+            "p (Holm)": _number(row["p_holm"], ".2g"),
+            "n": f"{row['n']} ({row['note']})" if row["note"] else str(row["n"]),
+        }
+        for row in found
+    ]
+    cells = pd.DataFrame(texts).set_index(LABELS)
+    bold = pd.DataFrame(False, cells.index, cells.columns)
+    bold["gain"] = (data["p_holm"] < statistics.ALPHA).to_numpy()
+    changed = runs["overrides"] + runs["pretraining_overrides"]
+    notes = [*GAIN_NOTES, *[ACCUMULATED] * int(changed.str.contains("accumulate=").any())]
+    title = runs.loc[runs["method"] == baseline, "title"].iloc[0]
+    columns = ["task", "column", "evaluation", "method", "label", "title", "arch", "backbone"]
+    columns += ["network", "pretraining_data", "pretraining_overrides", "baseline", "metric"]
+    columns += ["mean", "low", "high", "p", "dof", "n", "note", "p_holm"]
+    table = Table(
+        f"Gains over {title}",
+        cells,
+        bold,
+        tuple(notes),
+        data[columns],
+        rules=rules_between(list(data["task"])),
+        name=f"gains_{baseline}",
+    )
+    return selected(table, left_out, where)
+
+
+def compare_evaluations(
+    frame: pd.DataFrame, evaluations: tuple[str, str], where: Mapping[str, str] = {}
+) -> list[str]:
+    """Compare the rankings of the methods by two evaluations, such as full and frozen.
+
+    Args:
+        frame: DataFrame from `tespec.results`.
+        evaluations: values of the column `evaluation`.
+        where: filters by column of the frame, as in `make_tables`.
+
+    Returns:
+        One line per task, data and network that has both, and notes.
+
+    Raises:
+        UserError: no network has both evaluations, or `where` has an unknown column or value.
+    """
+    from tespec.comparison.ranking import compare_rankings
+
+    option = f"--rank {','.join(evaluations)}"
+    runs, left_out = _main_scores(frame, {"evaluation": "*", **where}, option)
+    runs["method"] = runs["row"].mask(runs["method"] == BASELINE, BASELINE)
+    settings = [name for name in COLUMN if name not in PROTOCOL]
+    lines = []
+    for _, network in runs.groupby(["task", *settings, "arch", "backbone"]):
+        first, second = (network[network["evaluation"] == name] for name in evaluations)
+        if len(first) and len(second):
+            facts = first.iloc[0].to_dict() | {"evaluation": ""}
+            ranking = compare_rankings(first, second, BASELINE)
+            name = f"{facts['task']}, {facts['network']}, {facts['arch']} ({setting_name(facts)})"
+            lines.append(
+                f"{name}: tau-b {ranking.tau:.3f} [{ranking.low:.3f}, {ranking.high:.3f}], "
+                f"p {ranking.p:.2g}, ceiling {ranking.ceiling:.3f}, {ranking.methods} methods"
+                f"{f' ({ranking.note})' if ranking.note else ''}"
+            )
+    if not lines:
+        known = ", ".join(sorted(runs["evaluation"].unique()))
+        raise UserError(option, "no network has both evaluations", f"there are: {known}")
+    return [*lines, RANK_NOTE, *left_out]
+
+
+def _main_scores(
+    frame: pd.DataFrame, where: Mapping[str, str], option: str
+) -> tuple[pd.DataFrame, list[str]]:
+    """Select the main scores of evaluations, with columns as for `statistics.gains`.
+
+    `row` is a method's row in the tables, and above is better in `value`.
+    """
+    chosen, left_out = select(frame, where)
+    runs = chosen[(chosen["kind"] == "evaluation") & chosen["main"]]
+    if runs.empty:
+        remedy = "leave out --where" if where else "evaluate a method with `tespec run`"
+        remedy += "".join(f" ({note})" for note in left_out)
+        raise UserError(option, "the selection has no main metric over all frames", remedy)
+    seeds = runs["pretraining_seed"].astype(object)
+    files = runs["weights"].where(runs["weights"] != "", None)
+    runs = runs.assign(
+        row=runs["label"] + "\n" + runs["pretraining_data"],
+        pretraining=seeds.where(seeds.notna(), files),
+        value=runs["value"].where(runs["better"] != "lower", -runs["value"]),
+    )
+    return runs.sort_values(["task", "column", "arch", "label"], kind="stable"), left_out
+
+
+def _number(value: float, digits: str) -> str:
+    return NONE if pd.isna(value) else f"{value:{digits}}"
