@@ -34,12 +34,18 @@ def test_a_method_is_listed_run_and_in_the_table(tiny_world, tmp_path):
     listed, described, _, tuning, table = printed
     assert re.search(r"^  byol +BYOL: Predicts the momentum", listed, re.MULTILINE)
     assert "title: BYOL" in described
-    records = {(each.cell.kind, each.cell.method): each for each in read_records(tmp_path / "results")[0]}
+    records = {
+        (each.cell.kind, each.cell.method): each for each in read_records(tmp_path / "results")[0]
+    }
     pretrained, tuned = (records[kind, "byol"] for kind in ("pretraining", "evaluation"))
     own = {"type": "byol", "hidden": 4096, "out": 256, "scale": [0.08, 1.0], "momentum": 0.99}
     assert pretrained.config["objective"] == own
     assert {"loss", "last_stage_std", "last_stage_rank"} <= set(pretrained.metrics)
-    assert pretrained.cell.plugin == tuned.cell.plugin == hashlib.sha256(PROGRAM.encode()).hexdigest()[:12]
+    assert (
+        pretrained.cell.plugin
+        == tuned.cell.plugin
+        == hashlib.sha256(PROGRAM.encode()).hexdigest()[:12]
+    )
     assert tuned.weights.sha256 == pretrained.weights.sha256
     assert tuning.startswith("byol on ddd17 (recurrent, data: sample): miou")
     (row,) = re.findall(r"^ *BYOL .*", table, re.MULTILINE)
