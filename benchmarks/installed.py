@@ -2,9 +2,13 @@
 
 import importlib.util
 import os
+import signal
 import sys
 from pathlib import Path
 
+# Ctrl-C ends the imports without a traceback; then `tespec.cli.main.run` handles it.
+if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 CHECKOUT = str(Path(__file__).resolve().parents[1])
 sys.path.insert(0, CHECKOUT)
 # for the processes that a plan starts

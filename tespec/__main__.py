@@ -2,7 +2,7 @@
 
 import sys
 
-from tespec.cli.main import main
+from tespec.cli.__main__ import main
 
 if __name__ == "__main__":
     sys.exit(main())

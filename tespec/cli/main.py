@@ -3,9 +3,11 @@
 import errno
 import io
 import os
+import select
+import signal
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TextIO
 
 from cyclopts import App, CycloptsError, Group, Parameter, UnusedCliTokensError
 
@@ -16,6 +18,7 @@ from tespec.core.settings import suggest
 
 MISTAKE = 2
 INTERRUPTED = 130
+CLOSED_PIPE = 141  # as of a process that SIGPIPE ends
 PREEMPTED = 75  # EX_TEMPFAIL
 VERBS = {
     "run": "fine-tune and evaluate one cell of the tables",
@@ -85,22 +88,47 @@ def run(main: Callable[[], int | None]) -> int:
 
     Expected are mistakes on the command line, a `UserError`, a missing package, and an `OSError` of
     a file or the machine; other exceptions propagate. A closed pipe (`| head`) ends the command
-    silently.
+    silently; what is printed to a closed stdout or stderr (`>&-`) is lost.
 
     Returns:
-        Exit code: that of `main`, 2 after an error, 130 after Ctrl-C, 75 if preempted.
+        Exit code: that of `main`, 2 after an error, 130 after Ctrl-C, 141 after a closed pipe, 75
+        if preempted.
     """
-    for output in (sys.stdout, sys.stderr):
-        if isinstance(output, io.TextIOWrapper):
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    for name in ("stdout", "stderr"):
+        output = getattr(sys, name)
+        if output is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+        elif isinstance(output, io.TextIOWrapper):
             output.reconfigure(errors="replace")
+    try:
+        return _exit_code(main)
+    except (BrokenPipeError, SystemExit) as error:
+        # rich turns a closed pipe into a SystemExit
+        is_of_rich = isinstance(error.__context__, BrokenPipeError)
+        if isinstance(error, SystemExit) and not is_of_rich:
+            raise
+        broken = [output for output in (sys.stdout, sys.stderr) if _has_no_reader(output)]
+        if not (broken or is_of_rich):
+            raise
+        # Redirect buffered output to /dev/null, or Python raises again when it exits.
+        for output in broken:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), output.fileno())
+        return CLOSED_PIPE
+
+
+def _has_no_reader(output: TextIO) -> bool:
+    poll = select.poll()
+    poll.register(output, 0)  # for POLLERR and POLLHUP alone
+    return bool(poll.poll(0))
+
+
+def _exit_code(main: Callable[[], int | None]) -> int:
     try:
         code = main()
         sys.stdout.flush()
         return code or 0
-    except BrokenPipeError:
-        # Redirect buffered output to /dev/null, or Python raises again when it exits.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except CycloptsError as error:
         message = one_line(str(error)).rstrip(".")
         if isinstance(error, UnusedCliTokensError):

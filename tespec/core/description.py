@@ -72,10 +72,11 @@ def _read(path: Path, *state: int) -> Description:
     try:
         return Description.model_validate(read_json(path))
     except (*UNREADABLE, ValidationError) as error:
-        what = "not a valid data set description"
+        reason = str(error)
         if isinstance(error, ValidationError):
             first = error.errors()[0]
-            what += f" ({'.'.join(map(str, first['loc'])) or 'content'}: {first['msg']})"
+            reason = f"{'.'.join(map(str, first['loc'])) or 'content'}: {first['msg']}"
+        what = f"not a valid data set description ({reason})"
         raise UserError(path, what, "correct or remove it") from error
 
 

@@ -7,13 +7,15 @@ import os
 import re
 import resource
 import secrets
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 from filelock import FileLock, Timeout
+from yaml.constructor import ConstructorError
 
 from tespec.core.progress import log
 
@@ -25,15 +27,46 @@ OPEN_FILES = (min(1024, ALLOWED_FILES) if ALLOWED_FILES > 0 else 1024) // 4
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)  # no locks, as on some NFS
 
 
-class _Loader(yaml.SafeLoader):
-    """Loader that reads 1e-3 as a number, as YAML 1.2 does; in YAML 1.1 it is text."""
+MAX_VALUES = 100_000  # of YAML, with those that aliases repeat
 
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+$"),
-    list("-+.0123456789"),
+# Scalars of YAML 1.2's core schema, section 10.3.2: tag, first characters and pattern.
+_SCALARS = (
+    ("null", ("~", "n", "N", ""), r"~|null|Null|NULL|"),
+    ("bool", "tTfF", r"true|True|TRUE|false|False|FALSE"),
+    ("int", "-+0123456789", r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+"),
+    ("float", "-+.0123456789", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?"),
+    ("float", "-+.", r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"),
 )
+_TAG = "tag:yaml.org,2002:"
+
+
+class _Loader(yaml.SafeLoader):
+    """Loader of YAML 1.2: 010 is 10; yes, 12:00:00 and 1_000 are text; keys are unique."""
+
+    yaml_constructors: ClassVar[dict[Any, Any]] = {
+        tag: yaml.SafeLoader.yaml_constructors[tag]
+        for tag in (None, *(_TAG + kind for kind in ("null", "bool", "float", "str", "seq", "map")))
+    }
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        mapping: dict[Any, Any] = {}
+        for key_node, value_node in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in mapping:
+                problem = f"the key {key!r} is repeated"
+                raise ConstructorError(problem=problem, problem_mark=key_node.start_mark)
+            mapping[key] = self.construct_object(value_node, deep=deep)
+        return mapping
+
+    def construct_int(self, node: Any) -> int:
+        text = self.construct_scalar(node)
+        return int(text, 0 if text[:2] in ("0o", "0x") else 10)
+
+
+_Loader.yaml_implicit_resolvers = {}
+_Loader.add_constructor(_TAG + "int", _Loader.construct_int)
+for _kind, _first, _pattern in _SCALARS:
+    _Loader.add_implicit_resolver(_TAG + _kind, re.compile(f"(?:{_pattern})$"), list(_first))
 
 
 def regular_file(path: Path) -> Path:
@@ -45,7 +78,20 @@ def regular_file(path: Path) -> Path:
 
 def read_json(path: Path) -> Any:
     """Parse a JSON file in UTF-8; one that cannot be read raises an error of `UNREADABLE`."""
-    return json.loads(regular_file(path).read_text(encoding="utf-8"))
+    return parse_json(regular_file(path).read_text(encoding="utf-8"))
+
+
+def parse_json(text: str) -> Any:
+    """Parse JSON text; other text, or a repeated key, raises an error of `UNREADABLE`."""
+    return json.loads(text, object_pairs_hook=_unique)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
+        (key, _), *_ = Counter(key for key, _ in pairs).most_common(1)
+        raise ValueError(f"the key {key!r} is repeated")
+    return mapping
 
 
 def read_yaml(path: Path) -> Any:
@@ -54,16 +100,27 @@ def read_yaml(path: Path) -> Any:
 
 
 def parse_yaml(text: str) -> Any:
-    """Parse YAML text into plain Python types; other text raises an error of `UNREADABLE`.
+    """Parse YAML 1.2 text into plain Python types; other text raises an error of `UNREADABLE`.
 
-    >>> parse_yaml("{peak_lr: 1e-3, betas: [0.9, 0.95]}")
-    {'peak_lr': 0.001, 'betas': [0.9, 0.95]}
+    >>> parse_yaml("{peak_lr: 1e-3, steps: 0500, time: 12:00:00}")
+    {'peak_lr': 0.001, 'steps': 500, 'time': '12:00:00'}
     """
     try:
-        return yaml.load(text, _Loader)
+        value = yaml.load(text, _Loader)
     # Values that do not match their standard tag, such as !!int, raise these other exceptions.
     except (yaml.YAMLError, LookupError, AttributeError, TypeError, ArithmeticError) as error:
-        raise ValueError(f"not YAML ({type(error).__name__})") from error
+        mark = getattr(error, "problem_mark", None)
+        problem = getattr(error, "problem", None) or f"not YAML ({type(error).__name__})"
+        raise ValueError(f"line {mark.line + 1}: {problem}" if mark else problem) from error
+    values = [value]
+    for part in values:
+        if isinstance(part, dict):
+            values += part.values()
+        elif isinstance(part, list):
+            values += part
+        if len(values) > MAX_VALUES:
+            raise ValueError(f"more than {MAX_VALUES:,} values, with those that aliases repeat")
+    return value
 
 
 @contextmanager

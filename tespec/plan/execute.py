@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import signal
 import subprocess
@@ -225,11 +226,41 @@ def make_executor(cluster: str, given: Sequence[str], folder: Path) -> AutoExecu
             key, equals, text = parameter.partition("=")
             if not equals or not key:
                 raise ValueError(f"{parameter} is not KEY=VALUE")
+            if key == "time":
+                parameters["timeout_min"] = minutes_of(text)
+                continue
+            value = parse_yaml(text)
+            # account=0123 is not the account 123
+            is_text = type(value) in (int, float) and str(value) != text
             prefix = "" if key in AutoExecutor._typed_parameters() else f"{cluster}_"
-            parameters[prefix + key] = parse_yaml(text)
+            parameters[prefix + key] = text if is_text else value
         executor.update_parameters(name="tespec", **parameters)
-    except (NameError, TypeError, ValueError) as error:
+    except (NameError, TypeError, ValueError, AssertionError) as error:
         raise UserError(
             f"--slurm {' '.join(given)}", str(error), "write KEY=VALUE, e.g. partition=gpu"
         ) from error
     return executor
+
+
+def minutes_of(limit: str) -> int:
+    """Convert a time limit of sbatch to minutes, rounded up.
+
+    Args:
+        limit: MINUTES[:SECONDS], HOURS:MINUTES:SECONDS or DAYS-HOURS[:MINUTES[:SECONDS]].
+
+    >>> minutes_of("90"), minutes_of("12:00:00"), minutes_of("1-12")
+    (90, 720, 2160)
+    """
+    days, dash, clock = limit.rpartition("-")
+    parts = [int(part) for part in clock.split(":")]
+    if not dash and len(parts) < 3:
+        parts.insert(0, 0)  # hours
+    seconds = sum(part * unit for part, unit in zip(parts, (3600, 60, 1), strict=False))
+    return math.ceil(int(days or 0) * 24 * 60 + seconds / 60)
+
+
+def sbatch_script(executor: AutoExecutor) -> str:
+    """Return the script by which a Slurm executor of `make_executor` submits each run."""
+    slurm: Any = executor._executor
+    script: str = slurm._make_submission_file_text(slurm._submitit_command_str, "")
+    return script

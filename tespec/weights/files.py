@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from tespec.core.errors import UserError
-from tespec.core.files import UNREADABLE, atomic_write, regular_file, sha256_of
+from tespec.core.files import UNREADABLE, atomic_write, parse_json, regular_file, sha256_of
 from tespec.core.renamed import renamed
 from tespec.core.settings import Flag, HistogramSpec, Side, build
 
@@ -194,7 +194,7 @@ def _open_safetensors(path: Path, with_tensors: bool) -> tuple[dict[str, Tensor]
         with safe_open(path, framework="pt", device="cpu") as file:
             names = file.keys() if with_tensors else ()
             tensors = {name: file.get_tensor(name) for name in names}
-            recipe = json.loads((file.metadata() or {}).get(RECIPE_KEY, "{}"))
+            recipe = parse_json((file.metadata() or {}).get(RECIPE_KEY, "{}"))
     except (SafetensorError, *UNREADABLE, AttributeError) as error:
         raise UserError(
             path, f"not a readable safetensors file ({error})", "copy or write it again"

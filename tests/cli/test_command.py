@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from unittest.mock import Mock
@@ -198,3 +199,42 @@ def test_a_script_runs_the_code_of_its_clone_whichever_is_installed(tmp_path):
         f"{tmp_path / 'tespec' / 'cli' / 'main.py'} run --list",
         str(tmp_path / "tespec" / "__init__.py"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ("run --help | true", 141),
+        ("run --metod x 2>&1 | true", 141),
+        ("run --help >&-", 0),
+        ("run --metod x 2>&-", 2),
+        ("data --help | true", 141),
+        ("data cache <&- >&- 2>&-", 0),
+    ],
+)
+def test_a_closed_output_ends_a_command_silently(command, code):
+    words = f"set -o pipefail; {sys.executable} -m tespec.cli {command}"
+    done = subprocess.run(
+        ["bash", "-c", words], cwd=REPOSITORY, capture_output=True, text=True, timeout=100
+    )
+    assert (done.returncode, done.stderr) == (code, "")
+
+
+def test_a_broken_pipe_of_something_else_is_a_defect(capfd):
+    with pytest.raises(BrokenPipeError):
+        run(Mock(side_effect=BrokenPipeError(32, "Broken pipe")))
+
+
+@pytest.mark.parametrize("start", ["-m tespec", "-m tespec.cli", "benchmarks/tables.py"])
+def test_ctrl_c_during_the_imports_ends_a_command_silently(tmp_path, start):
+    (tmp_path / "cyclopts.py").write_text(
+        "import time\nprint('imported', flush=True)\ntime.sleep(60)"
+    )
+    path = os.pathsep.join([str(tmp_path), str(REPOSITORY)])
+    with subprocess.Popen(
+        [sys.executable, *start.split()], cwd=REPOSITORY, text=True,
+        env=os.environ | {"PYTHONPATH": path}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        assert process.stdout.readline() == "imported\n"
+        process.send_signal(signal.SIGINT)
+        assert (process.wait(60), process.stderr.read()) == (-signal.SIGINT, "")

@@ -1,11 +1,13 @@
 """Files are written atomically, and read as plain values or refused."""
 
 import errno
+import math
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from tespec.core.files import UNREADABLE, atomic_write, parse_yaml, write_all
+from tespec.core.files import UNREADABLE, atomic_write, parse_json, parse_yaml, write_all
 
 
 def test_a_file_appears_complete_in_a_folder_that_is_made_or_stays_as_it_was(tmp_path):
@@ -39,20 +41,26 @@ def test_several_files_appear_together_or_not_at_all(tmp_path, monkeypatch):
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a": "old", "b": "old"}
 
 
+BOMB = list(pairwise("abcdefghij"))  # each is nine of the one before
+
+
 @pytest.mark.parametrize(
     "text",
     [
         "[" * 200_000,
         "!!python/object/apply:os.getcwd []",
         "!!bool maybe",
-        "!!timestamp now",
+        "!!timestamp 2026-01-01",
         "!!float ''",
-        "!!binary ä",
+        "!!binary YQ==",
         "9" * 5000,
-        "2026-99-99",
         "a: [",
         "{[a]: b}",
+        "&a [*a]",
         "\0",
+        "\n".join(
+            f"a{n}: &a{n} [{', '.join(9 * [f'*a{n - 1}'] if n else '11')}]" for n in range(9)
+        ),
     ],
 )
 def test_no_text_is_read_as_more_than_plain_values(text):
@@ -60,17 +68,42 @@ def test_no_text_is_read_as_more_than_plain_values(text):
         parse_yaml(text)
 
 
-# The core schema of YAML 1.2, section 10.3.2.
+@pytest.mark.parametrize("parse", [parse_yaml, parse_json])
+def test_a_repeated_key_is_refused_by_name_at_every_depth(parse):
+    with pytest.raises(ValueError, match="the key 'steps' is repeated"):
+        parse('{"a": [{"steps": 1, "b": {"steps": 2}, "steps": 3}]}')
+    assert parse('{"a": {"steps": 1}, "b": {"steps": 1}}')["b"] == {"steps": 1}
+
+
+def test_the_line_of_an_error_is_named():
+    with pytest.raises(ValueError, match=r"^line 3: the key 'a' is repeated$"):
+        parse_yaml("a: 1\nb: 2\na: 3")
+
+
+# The core schema of YAML 1.2, section 10.3.2, and scalars that YAML 1.1 reads otherwise.
 @pytest.mark.parametrize(
     ("text", "value"),
     [
         ("1e-3", 0.001),
         ("-2E+4", -2e4),
         (".5e1", 5.0),
+        ("-.5", -0.5),
         ("[3.e2]", [300.0]),
         ("'1e-3'", "1e-3"),
         ("1e3x", "1e3x"),
+        ("010", 10),
+        ("-050", -50),
+        ("0o10", 8),
+        ("0x1F", 31),
+        ("[-.inf, +.INF]", [-math.inf, math.inf]),
+        ("[~, null, '', a:]", [None, None, "", {"a": None}]),
+        ("[true, False]", [True, False]),
+        ("{<<: {a: 1}, =: 2}", {"<<": {"a": 1}, "=": 2}),
+        ("[&x [1], *x]", [[1], [1]]),
+        *((text, text) for text in ("yes", "no", "on", "off", "y", "12:00:00", "1_000", "0b11")),
+        *((text, text) for text in ("2026-01-02", "1.2.3", "+", ".", "0o8", "0xg", "1:30.5")),
     ],
 )
-def test_a_number_with_an_exponent_is_a_number(text, value):
-    assert parse_yaml(text) == value
+def test_scalars_are_those_of_yaml_1_2(text, value):
+    parsed = parse_yaml(text)
+    assert (parsed, type(parsed)) == (value, type(value))

@@ -1,5 +1,6 @@
 """Tasks as processes and cluster jobs wait for others, and none keeps running after a stop."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import pytest
 
 from tespec.core.errors import UserError
 from tespec.core.paths import REPOSITORY
-from tespec.plan.execute import Command, PlannedRun, make_executor, run_all
+from tespec.plan.execute import Command, PlannedRun, make_executor, run_all, sbatch_script
 
 
 def task(folder, name, code, needs=""):
@@ -145,7 +146,9 @@ def test_a_requeued_job_saves_first_and_is_asked_for_again(tmp_path):
             "--slurm partition: partition is not KEY=VALUE; write KEY=VALUE, e.g. partition=gpu",
         ),
         ("=gpu", "--slurm =gpu: =gpu is not KEY=VALUE"),
-        ("partition=[", "--slurm partition=[: not YAML"),
+        ("partition=[", "--slurm partition=[: line 1: "),
+        ("time=noon", "--slurm time=noon: invalid literal"),
+        ("gpus_per_node=two", 'Parameter "gpus_per_node" expected type'),
         ("gpus_per_nod=1", "--slurm gpus_per_nod=1"),
     ],
 )
@@ -154,6 +157,17 @@ def test_wrong_parameters_of_jobs_are_refused(tmp_path, given, message):
     with pytest.raises(UserError) as error:
         make_executor("local", [given], tmp_path)
     assert message in str(error.value)
+
+
+def test_a_script_for_slurm_has_the_parameters_as_they_are_written(tmp_path, monkeypatch):
+    pytest.importorskip("submitit")
+    (tmp_path / "srun").touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    given = ["time=1-12:00:30", "account=0123", "exclusive=true", "cpus_per_task=4"]
+    lines = sbatch_script(make_executor("slurm", given, tmp_path / "jobs")).splitlines()
+    expected = ["time=2161", "account=0123", "exclusive", "cpus-per-task=4"]
+    assert {f"#SBATCH --{words}" for words in expected} <= set(lines)
+    assert not (tmp_path / "jobs").exists()
 
 
 def test_a_cluster_needs_submitit(monkeypatch, tmp_path):
