@@ -116,8 +116,8 @@ def test_a_figure_shows_each_run_and_the_mean_of_each_method():
 
 
 def test_figures_are_of_one_column_of_the_tables():
-    made = [record(), record(arch="feedforward"), record(frozen=True, title=HOSTILE)]
-    full, frozen = score_figures(to_frame([*made, record(profile="paper")]))[::-1][1:]
+    made = [record(), record(arch="feedforward"), record("mine", frozen=True, title=HOSTILE)]
+    _, frozen, full = score_figures(to_frame([*made, record(profile="paper")]))
     assert frozen.title == "ddd17: measured (sample, sample, frozen)"
     assert all(label in svg_of(full.source) for label in ("recurrent", "feed-forward"))
     assert "&lt;b&gt;a&amp;b" in svg_of(frozen.source)
