@@ -43,8 +43,14 @@ def cost_table(
     for position, row in enumerate(content["rows"]):
         group = row["group"]
         quantity = row["quantity"]
-        shared = {"group": group, "label": row["title"], "metric": quantity, "level": ()}
-        shared |= {"place": (group, "", position), "bold": False, "arch": row.get("arch", NONE)}
+        shared = {
+            "group": group,
+            "label": row["title"],
+            "quantity": quantity,
+            "metric": "",
+            "level": (),
+        }
+        shared |= {"place": (group, "", position), "bold": False, "level": ()}
         for task, value in row["values"].items():
             published = {"task": task, "source": PUBLISHED, "network": row.get("backbone", NONE)}
             numbers.append(shared | published | {"value": value, "text": f"{value:.1f}"})
@@ -60,9 +66,9 @@ def cost_table(
         numbers,
         {"group": "Group", "label": "Quantity", "network": "Backbone"},
         content["columns"],
-        dict.fromkeys((number["metric"] for number in numbers), ""),
+        {"": ""},
         notes=NOTES,
-        data=(pd.DataFrame(numbers), frame[:0]),
+        data=(pd.DataFrame(numbers).assign(metric=lambda data: data["quantity"]), frame[:0]),
     )
     table = ((table.measured() if measured else None) or table)._replace(name=NAME)
     return selected(table, left_out, where, measured=measured)

@@ -40,11 +40,16 @@ def test_measured_tables_have_no_published_number(call, tmp_path):
     places = ("--results", SAMPLE, "--out", tmp_path / "out")
     code, out, _ = call("tables", *places, "--measured", "--where", "method=tespec")
     assert (code, "published" in out) == (0, False)
-    assert (tmp_path / "out" / "segmentation.csv").read_text().splitlines()[1:] == [
-        ",TESPEC (Ours),Swin-T/7,yes,1Mpx,25.34 ± 2.42 (10),40.16 ± 2.88 (10)",
-        ",TESPEC,Swin-T/7,no,1Mpx,28.44 ± 0.66 (10),42.18 ± 0.41 (10)",
+    name = "segmentation_measured_method-tespec.csv"
+    assert (tmp_path / "out" / name).read_text().splitlines()[1:] == [
+        ',TESPEC,swin_micro,no,"1Mpx (sample world, study)",28.44 ± 0.66 (10),42.18 ± 0.41 (10)',
+        ',TESPEC,swin_micro,yes,"1Mpx (sample world, study)",25.34 ± 2.42 (10),40.16 ± 2.88 (10)',
     ]
-    assert not (tmp_path / "out" / "ablation_steps.csv").exists()
+    assert not [*(tmp_path / "out").glob("ablation_steps*")]
+    # Another selection has other files, and says which are not its own.
+    code, out, _ = call("tables", *places, "--only", "segmentation", "--measured")
+    assert (tmp_path / "out" / "segmentation_measured.csv").is_file()
+    assert "Not of this command: 35 files there, such as ablation_masking_measured" in out
 
 
 def test_filters_and_levels(call, tmp_path):
@@ -72,6 +77,13 @@ def test_gains_are_one_table(call, tmp_path):
     }
 
 
+def test_evaluations_are_ranked_or_the_missing_one_is_named(call, tmp_path):
+    code, _, err = call("tables", "--results", SAMPLE, "--rank", "full,frozen")
+    assert (code, "no network has both evaluations; there are: full" in err) == (2, True)
+    code, _, err = call("tables", "--results", SAMPLE, "--rank", "full")
+    assert (code, "write two evaluations" in err) == (2, True)
+
+
 def test_a_damaged_record_is_named_and_left_out(call, tmp_path):
     torn = tmp_path / "runs" / "torn.json"
     torn.parent.mkdir()
@@ -81,7 +93,10 @@ def test_a_damaged_record_is_named_and_left_out(call, tmp_path):
     assert err.startswith(f"skipped: {torn}: not a record")
     (tmp_path / "records.jsonl.gz").write_bytes((SAMPLE / "records.jsonl.gz").read_bytes())
     code, out, err = call("tables", "--results", tmp_path)
-    assert (code, err.count("skipped"), "28.68 ± 0.68 (5)" in out) == (0, 1, True)
+    assert (code, err.count("skipped"), "28.68 ± 0.68 (5)" in out) == (1, 1, True)
+    notes = (tmp_path / "tables" / "segmentation.md").read_text()
+    assert "Skipped 1 damaged records" in notes
+    assert "torn.json" in notes
 
 
 def test_without_records_the_published_numbers_are_written(call, tmp_path):

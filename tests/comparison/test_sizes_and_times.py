@@ -17,9 +17,7 @@ def published():
     """Published texts by row and column title."""
     cells = cost_table(to_frame([])).cells
     return {
-        (row[1], column[0]): cells.loc[row, column]
-        for row in cells.index
-        for column in cells.columns
+        (row[1], column[0]): text for column, texts in cells.items() for row, text in texts.items()
     }
 
 
@@ -59,23 +57,22 @@ def test_measured_numbers_are_means_over_runs_of_their_row_in_a_column_of_their_
         record(seed=0, cost=cost, time={"train": 3600.0}),
         record(seed=1, cost=cost | {"inference_ms": 6.0}, time={"train": 7200.0}),
         record(seed=2, overrides={"optimisation.steps": 9}, time={"train": 9e9}),  # other settings
-        record(
-            seed=3, facts={"title": "A", "group": "B", "backbone": "ResNet50"}, time={"train": 9e9}
-        ),
+        record(seed=3, backbone="swin_micro", time={"train": 36_000.0}),
         record("tespec", kind="pretraining", task="sample", cost=cost, time={"train": 1800.0}),
     ]
     cells = cost_table(to_frame(made)).cells
     measured = {
-        (row[1], column[0]): cells.loc[row, column]
-        for row in cells.index
-        for column in cells.columns
-        if column[2] == "measured (sample, sample)" and cells.loc[row, column] != "-"
+        (row[1], row[2], column[0]): text
+        for column, texts in cells.items()
+        for row, text in texts.items()
+        if column[2] == "measured (sample, sample, full) on A, 1 threads" and text != "-"
     }
     assert measured == {
-        ("Recurrent backbone", "DDD17"): "1.5",
-        ("Head", "DDD17"): "0.25",
-        ("Recurrent fine-tuning", "DDD17"): "1.5",
-        ("Recurrent", "DDD17"): "5",
-        ("TESPEC's decoder", "Pre-training"): "0.25",
-        ("TESPEC's pre-training", "Pre-training"): "0.5",
+        ("Recurrent backbone", "Swin-T/7", "DDD17"): "1.5 (2)",
+        ("Head", "Swin-T/7", "DDD17"): "0.25 (2)",
+        ("Recurrent fine-tuning", "Swin-T/7", "DDD17"): "1.5 (2)",
+        ("Recurrent fine-tuning", "swin_micro", "DDD17"): "10 (1)",
+        ("Recurrent", "Swin-T/7", "DDD17"): "5 (2)",
+        ("TESPEC's decoder", "Swin-T/7", "Pre-training"): "0.25 (1)",
+        ("TESPEC's pre-training", "Swin-T/7", "Pre-training"): "0.5 (1)",
     }

@@ -4,18 +4,15 @@ import base64
 import io
 import re
 
-import numpy as np
 import pytest
-from made_records import record
+from made_records import pretraining, record
 from PIL import Image
-from scipy import stats
 
-import tespec
 from tespec.cli.main import main
 from tespec.comparison.frame import to_frame
-from tespec.comparison.records import write_record
+from tespec.comparison.records import read_records, write_record
 from tespec.core.paths import REPOSITORY
-from tespec.report import score_figures, score_points
+from tespec.report import score_figures
 
 HOSTILE = "<b>a&b</b><script>x</script>$"
 
@@ -29,12 +26,10 @@ def results(tmp_path):
         *(record(seed=seed, miou=40.0 + seed) for seed in range(3)),
         record(method="mine", miou=52.5, title=HOSTILE),
         record(kind="pretraining", method="mine", task="sample", title=HOSTILE),
-        record(
-            kind="reference", method="prior", arch="feedforward", miou=30.5, title="Label prior"
-        ),
+        record("prior", "feedforward", kind="reference", backbone="", miou=30.5),
     ):
         write_record(run, folder)
-        if run.kind != "reference":
+        if run.cell.kind != "reference":
             Image.new("RGB", (1500, 300), (200, 30, 60)).save(
                 folder / "pictures" / f"{run.name}.png"
             )
@@ -50,13 +45,23 @@ def svg_of(source):
     return base64.b64decode(source.partition(",")[2]).decode()
 
 
-def test_the_page_holds_numbers_figures_and_pictures_and_loads_nothing(results, capsys):
+def test_the_page_lists_runs_and_pretrainings_and_loads_nothing(results, capsys):
     text = written(results)
-    assert re.search(r"41\.00.* ± 1\.00.*52\.50", text, re.DOTALL)
-    assert all(
-        phrase in text
-        for phrase in ("evaluation (4)", "torch 2.13.0", "A, 1 threads", "sample world")
+    runs, pretrainings, tables = (
+        text.split(f'<section id="{name}">')[1].split("</section>")[0]
+        for name in ("runs", "pretrainings", "tables")
     )
+    names = {name: record for record in read_records(results)[0] if (name := record.name)}
+    for name, run in names.items():
+        shown, hidden = (runs, pretrainings)[:: -1 if run.cell.kind == "pretraining" else 1]
+        assert f"<td>{name}</td>" in shown
+        assert f"<td>{name}</td>" not in hidden
+    assert "Scratch, Swin-T/7, recurrent; ddd17: sample, sample, full" in runs
+    assert "<td>miou 41 %</td>" in runs
+    assert "A, 1 threads" in runs
+    assert "0.00347" in pretrainings  # hours
+    assert re.search(r"41\.00.* ± 1\.00.*52\.50", tables, re.DOTALL)
+    assert "sample world" in text
     assert [len(re.findall(f"image/{kind}", text)) for kind in ("svg", "webp")] == [1, 1]
     links = set(re.findall('href="#([^"]*)"', text))
     assert set() < links <= set(re.findall('id="([^"]*)"', text))
@@ -69,15 +74,14 @@ def test_the_page_holds_numbers_figures_and_pictures_and_loads_nothing(results, 
     )
 
 
-def test_the_sample_worlds_results_fit_a_megabyte(tmp_path):
+def test_the_sample_worlds_results_fit_a_megabyte_and_notes_are_given_once(tmp_path):
     sample, out = REPOSITORY / "results" / "sample", tmp_path / "new" / "page.html"
     assert main(["report", "--results", str(sample), "--out", str(out)]) == 0
     text = out.read_text(encoding="utf-8")
     assert len(text) < 1_000_000
-    points = score_points(tespec.results(sample))
-    means = points.loc[points.kind == "evaluation", "mean"]
-    assert len(means) == 18
-    assert all(f"{mean:.2f}" in text or f"{mean:.3f}" in text for mean in means)
+    assert text.count("Not shown") == 1
+    assert "95 % t interval" not in text
+    assert all(f"<td>{record.name}</td>" in text for record in read_records(sample)[0])
 
 
 def test_there_are_few_pictures_which_are_small_and_a_broken_one_is_named(results, monkeypatch):
@@ -90,89 +94,33 @@ def test_there_are_few_pictures_which_are_small_and_a_broken_one_is_named(result
     assert "cannot be read (UnidentifiedImageError)" in written(results)
 
 
-def test_scores_are_means_with_t_intervals():
-    values = [40.0, 41.5, 45.0]
-    made = [record(seed=seed, miou=value) for seed, value in enumerate(values)]
-    made += [record(method="mine", miou=50.0), record(method="mine", seed=1, miou=None)]
+def test_a_figure_shows_each_run_and_the_mean_of_each_method():
+    made = [record(seed=seed, miou=miou) for seed, miou in enumerate([40.0, 41.0, 45.0])]
+    made += [record("mine", miou=50.0), record("mine", seed=1, miou=None)]
     made += [
-        record(seed=9, miou=99.0, config={"label_fraction": 0.1}),
-        record(seed=8, miou=98.0, variant="masking: 25%"),
+        record(kind="reference", method="prior", miou=30.0, backbone=""),
+        record(seed=8, miou=98.0, start=pretraining(overrides={"lr": 1})),
     ]
-    points = score_points(to_frame(made)).set_index("label")
-    scratch = points.loc["Scratch, Swin-T/7"]
-    interval = stats.t.interval(0.95, 2, np.mean(values), stats.sem(values))
-    np.testing.assert_allclose(
-        [scratch["mean"], scratch.low, scratch.high], [np.mean(values), *interval]
-    )
-    assert points.n.to_dict() == {"Scratch, Swin-T/7": 3, "Mine, Swin-T/7": 2}
-    # As in the tables, a seed that diverged leaves no mean.
-    assert points.loc["Mine, Swin-T/7", ["mean", "low", "high"]].isna().all()
-    assert ">not finite</text>" in svg_of(score_figures(to_frame(made))[0].source)
-    # A missing run of a seed and a pre-training leaves no interval.
-    runs = [(0, 0, 40.0), (0, 1, 44.0), (1, 0, 48.0)]
-    crossed = [
-        record(seed=seed, miou=miou, weights={"recipe": {"seed": start}}, start_sha256=str(start))
-        for seed, start, miou in runs
-    ]
-    (point,) = score_points(to_frame(crossed)).itertuples()
-    assert (point.mean, point.n, np.isnan(point.low)) == (44.0, 2, True)
+    (figure,) = score_figures(to_frame(made))
+    svg = svg_of(figure.source)
+    assert figure.title == "ddd17: measured (sample, sample, full)"
+    assert "2 to 3 of each method" in figure.note
+    assert svg.count("<use ") - svg.count('id="xtick') - svg.count('id="ytick') >= 4 + 1
+    # A seed that diverged leaves no mean.
+    assert ">not finite</text>" in svg
+    for label in ("Mine, Swin-T/7", "Scratch, Swin-T/7", "mIoU (%), higher is better"):
+        assert f">{label}</text>" in svg
+    assert ">label prior</text>" in svg
+    assert "lr=1" not in svg
+    assert score_figures(to_frame(made)) == [figure]
 
 
-@pytest.mark.parametrize(
-    ("changes", "labels"),
-    [
-        ({"config": {"freeze": True}, "overrides": {"freeze": True}}, []),
-        ({"config": {"label_fraction": 0.1}, "overrides": {"label_fraction": 0.1}}, []),
-        ({"method_version": 0}, []),
-        ({"plugin": "other"}, []),
-        ({"weights": {"sha256": "other"}}, []),
-        ({"facts": record().facts | {"backbone": "swin_micro"}}, ["Scratch, swin_micro"]),
-        ({"overrides": {"lr": 1}}, ["Scratch, Swin-T/7, lr=1"]),
-        (
-            {"weights": {"recipe": {"overrides": {"lr": 1}}}},
-            ["Scratch, Swin-T/7, pretraining.lr=1"],
-        ),
-        (
-            {"overrides": {"test_time_augmentation": "flip"}},
-            ["Scratch, Swin-T/7, test_time_augmentation=flip"],
-        ),
-    ],
-)
-def test_points_never_average_different_experiments(changes, labels):
-    """Older versions and other protocols are not shown; other settings are in the label."""
-    made = [record(seed=seed, miou=50.0 + seed) for seed in (0, 1)]
-    other = [record(**({"seed": seed, "miou": 20.0} | changes)) for seed in (0, 1)]
-    older = [run.model_copy(update={"written": run.written.replace(year=2020)}) for run in other]
-    points = score_points(to_frame([*made, *older]))
-    means = dict(zip(points.label, points["mean"], strict=True))
-    assert means == {"Scratch, Swin-T/7": 50.5, **dict.fromkeys(labels, 20.0)}
-
-
-def test_methods_of_one_title_have_points_of_their_own():
-    points = score_points(
-        to_frame([record("mine", title="A", miou=50.0), record("other", title="A", miou=20.0)])
-    )
-    assert points.label.tolist() == ["A (mine), Swin-T/7", "A (other), Swin-T/7"]
-
-
-def test_figures_are_of_one_setting_and_name_their_axes():
-    prior = record(kind="reference", method="prior", miou=30.0)
-    frame = to_frame(
-        [record(), record(arch="feedforward"), prior, record(profile="paper", title=HOSTILE)]
-    )
-    figures = score_figures(frame)
-    titles = [
-        f"ddd17: data sample, profile {profile}, test split" for profile in ("paper", "sample")
-    ]
-    assert [figure.title for figure in figures] == titles
-    paper, sample = (svg_of(figure.source) for figure in figures)
-    assert all(
-        label in sample
-        for label in ("mIoU (%), higher is better", "label prior", "recurrent", "feed-forward")
-    )
-    assert "label prior" not in paper
-    assert "&lt;b&gt;a&amp;b" in paper
-    assert score_figures(frame) == figures
+def test_figures_are_of_one_column_of_the_tables():
+    made = [record(), record(arch="feedforward"), record("mine", frozen=True, title=HOSTILE)]
+    _, frozen, full = score_figures(to_frame([*made, record(profile="paper")]))
+    assert frozen.title == "ddd17: measured (sample, sample, frozen)"
+    assert all(label in svg_of(full.source) for label in ("recurrent", "feed-forward"))
+    assert "&lt;b&gt;a&amp;b" in svg_of(frozen.source)
 
 
 def test_a_folder_without_records_is_refused_and_a_broken_file_named(results, tmp_path, capsys):
