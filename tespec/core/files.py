@@ -80,7 +80,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
     temporary = path.with_name(f".{secrets.token_hex(8)}.part")
     try:
         yield temporary
-        with temporary.open("rb") as file:
+        with temporary.open("r+b") as file:
             os.fsync(file.fileno())  # or the file could be empty after a power failure
         os.replace(temporary, path)
     except OSError as error:
