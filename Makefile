@@ -57,7 +57,7 @@ golden: .venv/dev.stamp  ## recompute the values of tests/golden; ONLY=metrics: 
 	GOLDEN=write $(PYTEST) tests/golden -n 0 -k "$(ONLY)"
 
 soak: .venv/dev.stamp  ## kill trainings and read damaged files for an hour
-	$(BIN)/python tools/kills.py --kills 1000 --minutes 15
+	$(BIN)/python tools/kills.py --kills 1000 --minutes 30
 	$(BIN)/python tools/fuzz.py --cases 100000
 
 gpu: .venv/run.stamp  ## validate and benchmark this machine's GPU; GPU_ARGS="--device cpu --small": without GPU

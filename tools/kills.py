@@ -1,16 +1,17 @@
-"""Kill and resume a training repeatedly, at system calls that change files and at random moments.
+"""Kill and resume commands repeatedly, inside file operations and at random moments.
 
-python tools/kills.py --kills 200 --minutes 10 --seed 0
+python tools/kills.py --kills 200 --minutes 20 --seed 0
 
-The run uses the real training loop with its hooks and checkpoints, and writes weights at the end.
-The network is small, so a run takes a second. Processes are forked from one that has already
-imported everything.
+The commands are `run`, `pretrain` and `plan` on the tiny sample world, with worker processes,
+evaluation and pictures. Each is killed until it ends by itself; then its records (without times),
+weights and pictures must equal those of an uninterrupted one. Processes are forked from one that
+has already imported everything.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
+import multiprocessing
 import os
 import random
 import shutil
@@ -20,199 +21,186 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
-
-import tespec.core.compat  # noqa: F401  # before mmengine
+from unittest.mock import patch
 
 import cyclopts
 import torch
-from safetensors.torch import load_file
-from torch import Tensor, nn
 
-from tespec.core.config import finetuning_settings
-from tespec.core.files import write_all
-from tespec.runs import train as training
-from tespec.runs.run import locked
-from tespec.runs.setup import Setup
-from tespec.training.checkpoint import remove_checkpoints
-from tespec.training.loading import MicroBatches
-from tespec.weights.files import write_weights
+import tespec.cli.plan  # before the forks
+import tespec.runs.finetune  # noqa: F401
+from tespec.cli.main import main as call_tespec
+from tespec.core.files import sha256_of
+from tespec.runs import train
+from tespec.sample import DEFAULT, make_world, world_folder
 
-STEPS, RUN = 12, "evaluation-small"
+STEPS = "optimisation.steps=6"
+COMMANDS = {
+    "run": "run --method tespec --task ddd17 --data {world}/ddd17 --profile smoke "
+    f"--set {STEPS} --set pretraining.{STEPS}",
+    "pretrain": f"pretrain --method tespec --data {{world}}/1mpx --profile smoke --set {STEPS}",
+    "plan": "plan {world}/plan.yaml --data {world}",
+}
+PLAN = """
+profile: smoke
+cells: [{methods: [tespec], architectures: [feedforward], tasks: [ddd17]}]
+"""
+VARYING = {"command", "written", "environment", "time", "cost"}  # fields of a record
 # `os` functions where a process is killed
-CALLS = ("write", "rename", "replace", "unlink", "rmdir", "mkdir", "open")
-SETTINGS = replace(
-    finetuning_settings("ddd17", "recurrent", "sample").optimisation,
-    steps=STEPS,
-    warmup_steps=2,
-    peak_lr=0.05,
-)
-
-
-class Small(nn.Module):
-    """Network with a recurrent state, dropout and batch normalisation."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Dropout(0.3))
-
-    def loss(self, batch: dict[str, Tensor], state: Any) -> tuple[dict[str, Tensor], Any]:
-        total = batch["x"].sum(0) + (0 if state is None else state["sum"])
-        error = self.layers(batch["x"]) - total
-        return {"loss": error.square().mean()}, {"sum": total.detach()}
-
-
-class SmallSteps(torch.utils.data.Dataset):
-    def __getitem__(self, step: int) -> dict[str, Tensor]:
-        return {"x": torch.sin(torch.arange(12.0).reshape(4, 3) + step)}
-
-
-def run_once(folder: Path, workers: int = 0) -> None:
-    """Train or resume to the end, and write weights and curve.
-
-    Args:
-        folder: folder of the run.
-        workers: processes that prepare batches.
-    """
-    training.SECONDS_BETWEEN_CHECKPOINTS = 0.0
-    setup = Setup(results=folder / "results", runs=folder / "runs", device="cpu", workers=workers)
-    run: Any = SimpleNamespace(
-        name=RUN,
-        folder=setup.runs / RUN,
-        setup=setup,
-        device=torch.device("cpu"),
-        seed=5,
-        config={},
-        settings=SimpleNamespace(optimisation=SETTINGS),
-    )
-    torch.manual_seed(1)
-    model = Small()
-    with locked(setup.runs, RUN):
-        if not (folder / "curve.json").is_file():
-            trained = training.train(run, model, MicroBatches([SmallSteps()]))
-            write_weights(run.folder / "model.safetensors", model.state_dict(), {})
-            write_all({folder / "curve.json": json.dumps(trained.curve)})
-        remove_checkpoints(run.folder)
-
-
-def outcome(folder: Path) -> tuple[str, dict[str, list[float]], set[str]]:
-    """Curve, weights and file names of a finished run."""
-    run = folder / "runs" / RUN
-    tensors = load_file(run / "model.safetensors")
-    weights = {name: tensor.flatten().tolist() for name, tensor in tensors.items()}
-    return (folder / "curve.json").read_text(), weights, {path.name for path in run.iterdir()}
-
-
-def in_child(work: Callable[[], None]) -> int:
-    """Run `work` in a forked child without stderr; return its status as `os.waitpid` does."""
-    child = os.fork()
-    if child:
-        return os.waitpid(child, 0)[1]
-    try:
-        os.setsid()
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-        work()
-        os._exit(0)
-    except BaseException:
-        print(traceback.format_exc(), flush=True)
-        os._exit(1)
+CALLS = ("write", "rename", "replace", "unlink", "rmdir", "mkdir", "open", "fsync")
+made_calls: Any = multiprocessing.Value("i")  # by a command and its worker processes
 
 
 def die_at_call(number: int) -> None:
-    """Make this process die at a call that changes files: before it, after it, or half-way.
+    """Count calls of `CALLS`, and make all processes of this group die at one of them.
+
+    They die before the call, after it or half-way.
 
     Args:
-        number: of the call, from 1.
+        number: of the call, from 1; 0: none.
     """
-    calls = itertools.count(1)
+    made_calls.value = 0
 
     def wrap(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:
-            if next(calls) == number:
-                if name == "fsync":  # truncates what torch and safetensors have written
+            made_calls.value += 1
+            if made_calls.value == number:
+                if name == "fsync":  # truncates what has been written
                     os.ftruncate(arguments[0], os.fstat(arguments[0]).st_size * (number % 5) // 4)
                 elif name == "write" and number % 3 == 0:
                     real(arguments[0], arguments[1][: len(arguments[1]) // 2])
                 elif number % 3 == 1:
                     real(*arguments, **options)
-                os.kill(os.getpid(), signal.SIGKILL)
+                os.killpg(0, signal.SIGKILL)
             return real(*arguments, **options)
 
         return call
 
-    for name in (*CALLS, "fsync"):
+    for name in CALLS:
         setattr(os, name, wrap(name, getattr(os, name)))
 
 
-def die_after(seconds: float) -> None:
-    signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+def in_child(work: Callable[[], int], log: Path) -> int:
+    """Run `work` in a forked child that leads a process group.
+
+    Args:
+        work: returns the exit code.
+        log: file for its output.
+
+    Returns:
+        Status of the child as `os.waitpid` returns it.
+    """
+    child = os.fork()
+    if child:
+        return os.waitpid(child, 0)[1]
+    code = 1
+    try:
+        os.setsid()
+        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        code = work()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
 
 
-def soak(kills: int, minutes: float, seed: int) -> Counter[str]:
-    """Kill and resume runs, and compare their results with those of an uninterrupted run.
+def start(words: list[str], folder: Path, call: int = 0, seconds: float = 0.0) -> int:
+    """Run or resume a command in a child that dies.
+
+    Args:
+        words: arguments of `tespec`.
+        folder: of results and runs.
+        call: number of the file operation at which it dies, 0 for none.
+        seconds: time after which it dies, 0 for none; its child processes then survive it.
+
+    Returns:
+        Status of the child.
+    """
+
+    def work() -> int:
+        train.SECONDS_BETWEEN_CHECKPOINTS = 0.0
+        die_at_call(call)
+        signal.setitimer(signal.ITIMER_REAL, seconds)  # without a handler, SIGALRM kills
+        return call_tespec([*words, f"--results={folder / 'results'}", f"--runs={folder / 'runs'}"])
+
+    return in_child(work, folder.with_suffix(".log"))
+
+
+def outcome(folder: Path) -> dict[str, Any]:
+    """Content of records and hashes of other files by path, without logs and hidden files."""
+    contents: dict[str, Any] = {}
+    for pattern in ("results/*/[!.]*", "runs/[!.l]*/[!.]*"):
+        for path in folder.glob(pattern):
+            content: Any = sha256_of(path)
+            if path.suffix == ".json":
+                record = json.loads(path.read_text())
+                content = {name: record[name] for name in record.keys() - VARYING}
+            contents[str(path.relative_to(folder))] = content
+    return contents
+
+
+def soak(
+    kills: int, minutes: float, seed: int, names: tuple[str, ...] = tuple(COMMANDS)
+) -> Counter[str]:
+    """Kill and resume commands, and compare their results with those of uninterrupted ones.
 
     Args:
         kills: number of kills after which it ends.
         minutes: time after which it ends.
         seed: seed of the moments.
+        names: of the `COMMANDS`.
 
     Returns:
-        Counts of runs and kills.
+        Numbers of completed commands and of kills, by kind.
     """
     rng = random.Random(seed)
     end = time.monotonic() + 60 * minutes
     counts = Counter[str]()
-    with tempfile.TemporaryDirectory(prefix="kills-") as root:
-        uninterrupted = Path(root) / "uninterrupted"
-        start = time.monotonic()
-        assert in_child(lambda: run_once(uninterrupted)) == 0
-        duration = time.monotonic() - start
-        expected = outcome(uninterrupted)
-        assert expected[2] == {"model.safetensors"}, expected[2]
+    with (
+        tempfile.TemporaryDirectory(prefix="kills-") as root,
+        patch.dict(os.environ, TESPEC_CACHE=f"{root}/cache"),
+    ):
+        world = world_folder("tiny", root=Path(root))
+        make = partial(make_world, "tiny", root=Path(root), processes=1, datasets=DEFAULT)
+        assert in_child(lambda: int(make() != world), Path(root, "world.log")) == 0
+        (world / "plan.yaml").write_text(PLAN)
+        expected = {}
+        for name in names:
+            words = COMMANDS[name].format(world=world).split()
+            folder = Path(root, name)
+            start_time = time.monotonic()
+            assert start(words, folder) == 0, folder.with_suffix(".log").read_text()
+            seconds = time.monotonic() - start_time
+            expected[name] = words, made_calls.value, seconds, outcome(folder)
         while counts["kills"] < kills and time.monotonic() < end:
-            counts["runs"] += 1
-            folder = Path(root) / f"run-{counts['runs']}"
-            while (status := run_and_die(folder, rng, duration, counts)) == signal.SIGKILL:
-                counts["kills"] += 1
-            assert status == 0, f"seed {seed}, kill {counts['kills']}: a resumed run failed"
-            differs = f"seed {seed}, run {counts['runs']}: differs from the uninterrupted run"
-            assert outcome(folder) == expected, differs
+            name = rng.choice(names)
+            words, calls, seconds, uninterrupted = expected[name]
+            folder = Path(root, f"{name}-again")
+            status = -1
+            while status != 0:
+                workers = f"--workers={rng.choice((0, 0, 2))}"
+                options = [f"--run-args={workers}" if name == "plan" else workers]
+                kind = rng.choice(("inside a file operation", "at a random moment"))
+                if kind == "at a random moment":
+                    status = start([*words, *options], folder, 0, rng.uniform(0.01, seconds))
+                else:
+                    status = start([*words, *options], folder, rng.randrange(1, calls + 1))
+                if status != 0:
+                    log = folder.with_suffix(".log").read_text()
+                    assert status in (signal.SIGKILL, signal.SIGALRM), f"seed {seed}: {log}"
+                    counts.update(["kills", kind, f"of {name}"])
+            assert outcome(folder) == uninterrupted, f"seed {seed}: {folder} differs: {counts}"
+            counts["completed"] += 1
             shutil.rmtree(folder)
     return counts
 
 
-def run_and_die(folder: Path, rng: random.Random, duration: float, counts: Counter[str]) -> int:
-    """Start or resume a run that dies at a random moment, if it has not ended before.
-
-    Args:
-        folder: folder of the run.
-        rng: generator of the moment.
-        duration: of an uninterrupted run, in s.
-        counts: where the kind of moment is counted.
-
-    Returns:
-        Status of the process.
-    """
-    number, seconds = rng.randrange(1, 160), rng.uniform(0, 1.2 * duration)
-    workers = 2 * (rng.random() < 0.1)
-    by_call = rng.random() < 0.7
-
-    def work() -> None:
-        die_at_call(number) if by_call else die_after(seconds)
-        run_once(folder, workers)
-
-    status = in_child(work)
-    if status == signal.SIGKILL:
-        counts["inside a file operation" if by_call else "at a random moment"] += 1
-    return status
-
-
-def main(*, kills: int = 200, minutes: float = 10.0, seed: int = 0) -> None:
-    """Kill and resume a training repeatedly, and print the counts.
+def main(*, kills: int = 200, minutes: float = 20.0, seed: int = 0) -> None:
+    """Kill and resume commands repeatedly, and print the counts.
 
     Args:
         kills: number of kills after which it ends.

@@ -140,9 +140,14 @@ def write_record(record: Record, results: Path) -> Path:
     Returns:
         Path of the file, `runs/<name>.json` in the folder.
     """
-    path = results / "runs" / f"{record.name}.json"
+    path = record_path(results, record.name)
     write_all({path: record.model_dump_json(indent=1) + "\n"})
     return path
+
+
+def record_path(results: Path, name: str) -> Path:
+    """Path of a record's file in a results folder."""
+    return results / "runs" / f"{name}.json"
 
 
 def find_record(results: Path, name: str) -> Record | None:
@@ -158,7 +163,7 @@ def find_record(results: Path, name: str) -> Record | None:
     Raises:
         UserError: the file is not the record of this name.
     """
-    path = results / "runs" / f"{name}.json"
+    path = record_path(results, name)
     if path.is_file():
         return _read_record(path)
     archive = results / ARCHIVE
@@ -228,7 +233,7 @@ def require_results_folder(results: Path) -> None:
             f"--results {results}", "no such folder", "give a folder that contains runs/"
         )
     names = {path.name for path in results.iterdir()}
-    if not names & {"runs", ARCHIVE} and names - {"tables", "report.html"}:
+    if not names & {"runs", "pictures", ARCHIVE} and names - {"tables", "report.html"}:
         raise UserError(
             f"--results {results}",
             "is not a results folder",

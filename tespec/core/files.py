@@ -125,17 +125,20 @@ def parse_yaml(text: str) -> Any:
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """Write a file atomically; its folder is created.
+    """Write a file atomically and durably; its folder is created.
 
     Yields:
         Hidden temporary path next to `path`. It replaces `path` when the block ends, and is deleted
         if the block raises.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    # A random suffix, since process ids may collide between machines that share a disk.
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.part")
+    # Random, since process ids may collide between machines that share a disk, and short, since the
+    # name of `path` may have the maximum length.
+    temporary = path.with_name(f".{secrets.token_hex(8)}.part")
     try:
         yield temporary
+        with temporary.open("r+b") as file:
+            os.fsync(file.fileno())  # or the file could be empty after a power failure
         os.replace(temporary, path)
     except OSError as error:
         if error.filename in (None, str(temporary)):
@@ -143,7 +146,8 @@ def atomic_write(path: Path) -> Iterator[Path]:
             error.filename2 = None
         raise
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # it has been renamed, or the error above matters more
+            temporary.unlink()
 
 
 def write_all(texts: Mapping[Path, str]) -> None:
@@ -196,5 +200,6 @@ def file_lock(path: Path, waiting: Callable[[str], None] | None = None) -> Itera
         yield
     finally:
         if lock.is_locked:
-            file.unlink(missing_ok=True)
+            with suppress(OSError):  # a file without a process that holds it locks nothing
+                file.unlink()
             lock.release()

@@ -23,7 +23,14 @@ from tespec.runs.identity import finetuning_cell, pretraining_cell, start_of
 from tespec.runs.pretrain import pretrain
 from tespec.runs.run import WEIGHTS, Outcome, Run, run_or_load
 from tespec.runs.setup import Setup
-from tespec.runs.train import SIZE, inference_ms, require_trainable, sizes_of, train
+from tespec.runs.train import (
+    SIZE,
+    inference_ms,
+    require_recordable,
+    require_trainable,
+    sizes_of,
+    train,
+)
 from tespec.tasks import build_task
 from tespec.tasks.base import random_backbone
 from tespec.training.device import choose_device, derive_seed, seed_everything, with_precision
@@ -158,12 +165,11 @@ def finetune(spec: CellSpec) -> Record:
             write_weights(run.folder / WEIGHTS, model.state_dict(), recipe)
         return {**outcome, "cost": cost}
 
-    return run_or_load(
-        run,
-        evaluate,
-        partial(train, run, model, batches),
-        partial(require_memory, run.settings, task.size, run.setup, run.device, freeze=spec.freeze),
-    )
+    def require() -> None:
+        require_memory(run.settings, task.size, run.setup, run.device, freeze=spec.freeze)
+        require_recordable(run, model, (recording.name for recording in task.scored))
+
+    return run_or_load(run, evaluate, partial(train, run, model, batches), require)
 
 
 def outcome_of(task: Any, scorer: Any, **protocol: str) -> Outcome:

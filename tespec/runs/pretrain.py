@@ -30,7 +30,7 @@ from tespec.runs.reconstruction import draw_reconstructions
 from tespec.runs.required import required_network, required_settings
 from tespec.runs.run import Outcome, Run, run_or_load
 from tespec.runs.setup import Setup
-from tespec.runs.train import require_trainable, sizes_of, train
+from tespec.runs.train import require_recordable, require_trainable, sizes_of, train
 from tespec.runs.validation import stage_statistics, validate
 from tespec.training.device import choose_device, derive_seed, seed_everything, with_precision
 from tespec.training.loading import split_batches
@@ -100,12 +100,14 @@ def pretrain(
         start_sha256=sha256_of(required) if required else "",
         start_time=start_time,
     )
-    record = run_or_load(
-        run,
-        partial(validate_and_save, run, opened, model),
-        partial(train, run, model, split_batches(opened.steps, seed, setup.accumulate)),
-        partial(require_memory, settings, opened.size, setup, run.device),
-    )
+    batches = split_batches(opened.steps, seed, setup.accumulate)
+
+    def require() -> None:
+        require_memory(settings, opened.size, setup, run.device)
+        require_recordable(run, model, (recording.name for recording in recordings_of(opened)))
+
+    validate_and_save_run = partial(validate_and_save, run, opened, model)
+    record = run_or_load(run, validate_and_save_run, partial(train, run, model, batches), require)
     return Pretrained(run.folder / WEIGHTS, record)
 
 

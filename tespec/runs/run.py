@@ -31,7 +31,7 @@ from tespec.core.progress import log
 from tespec.core.settings import Finetuning, Pretraining
 from tespec.pretraining.method import Method
 from tespec.runs.setup import Setup
-from tespec.training.checkpoint import remove_checkpoints
+from tespec.training.checkpoint import remove_checkpoints, start_again
 from tespec.training.device import choose_device, describe, report_out_of_memory
 
 WEIGHTS = "model.safetensors"  # of a fine-tuning, in the run's folder
@@ -117,7 +117,7 @@ def run_or_load(
         if lock_owner:
             log(f"{run.name}: {lock_owner} ended without a result; this process continues it")
         elif setup.overwrite and is_first():
-            remove_checkpoints(run.folder)
+            start_again(run.folder, records.record_path(setup.results, run.name))
         if is_first() and not setup.overwrite:
             _log_reason(run)
         with report_out_of_memory():

@@ -124,6 +124,8 @@ class Setup:
         if self.results.is_dir():
             require_results_folder(self.results)
         for option, folder in (("--results", self.results), ("--runs", self.runs)):
+            if folder.is_dir():
+                continue  # a complete result in it may be read; `require_recordable` checks others
             try:
                 parents = (folder.absolute(), *folder.absolute().parents)
                 existing = next(parent for parent in parents if parent.exists())

@@ -1,11 +1,15 @@
 """Train the model of a run, with loss curves, checkpoints and resuming."""
 
+import json
 import logging
 import signal
 import time
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
+from shutil import disk_usage
 from statistics import median
+from tempfile import NamedTemporaryFile
 from types import FrameType
 from typing import Any
 
@@ -16,7 +20,7 @@ from mmengine import visualization
 from mmengine.config import Config
 from torch import Tensor, nn
 
-from tespec.core.config import Settings
+from tespec.core.config import Settings, flattened
 from tespec.core.distributed import all_gather, barrier, broadcast, is_first, world_size
 from tespec.core.errors import Preempted, UserError
 from tespec.core.progress import log
@@ -28,6 +32,9 @@ from tespec.pretraining.method import pretrain_method
 from tespec.runs.run import Run, Trained, on_signals
 from tespec.runs.setup import Setup
 from tespec.training.checkpoint import (
+    KEEP,
+    OVERWRITTEN,
+    checkpoints,
     newest_complete,
     read_checkpoint,
     remove_unfinished,
@@ -35,6 +42,7 @@ from tespec.training.checkpoint import (
 )
 from tespec.training.loading import MicroBatches
 from tespec.training.trainer import Trainer
+from tespec.weights.files import serialised
 
 SIZE = (256, 320)  # px; input size of networks that only check options or weights
 SECONDS_BETWEEN_CHECKPOINTS = 300.0
@@ -132,6 +140,48 @@ def require_trainable(
             execute(backbone, recompute=True)
 
 
+def require_recordable(run: Run, model: nn.Module, recordings: Iterable[str]) -> None:
+    """Refuse a run whose checkpoints, weights or record could not be written after its training.
+
+    Args:
+        run: gives the folders, and texts of the record.
+        model: that will be trained.
+        recordings: their names, for the record.
+
+    Raises:
+        UserError: a text is not UTF-8, weights are of a type that files do not have, a folder
+            cannot be written, or its disk is too full.
+    """
+    for value in (run.setup.command, *recordings, *flattened(run.config).values()):
+        text = json.dumps(value, ensure_ascii=False, default=str)
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise UserError(text, "cannot be recorded, as it is not UTF-8", "rename it") from error
+    try:
+        weights = len(serialised(model.state_dict(), {}))
+    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        what = f"its state dict cannot be saved as safetensors ({error})"
+        raise UserError(type(model).__name__, what, "use plain dense tensors") from error
+    results = run.setup.results
+    for folder in (results / "runs", results / "pictures", run.folder):
+        existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+        try:
+            with NamedTemporaryFile(dir=existing, prefix=f".{run.name}"):
+                pass
+        except OSError as error:
+            what = f"files of {run.name} cannot be written ({error.strerror})"
+            raise UserError(existing, what, "choose another folder or a shorter name") from error
+    moments = sum(2 * weight.nbytes for weight in model.parameters() if weight.requires_grad)
+    # An old checkpoint is removed when the new one is complete.
+    needed = (1 + KEEP) * (weights + moments)
+    available = disk_usage(existing).free
+    available += sum(path.stat().st_size for path in checkpoints(run.folder))
+    if needed > available:
+        what = f"needs {needed / 1e9:.2f} GB for checkpoints, and {available / 1e9:.2f} GB are free"
+        raise UserError(run.folder, what, "free disk space, or choose another --runs")
+
+
 def train(run: Run, model: nn.Module, batches: MicroBatches) -> Trained:
     """Train a model in place, with checkpoints in the run's folder.
 
@@ -150,10 +200,12 @@ def train(run: Run, model: nn.Module, batches: MicroBatches) -> Trained:
     if is_first():
         run.folder.mkdir(parents=True, exist_ok=True)
         remove_unfinished(run.folder)
+        if not setup.overwrite:
+            (run.folder / OVERWRITTEN).unlink(missing_ok=True)
     _log_skipped(batches.parts[0])
     tracker = _open_tracker(setup.track, run) if setup.track and is_first() else None
     curve = CurveHook(max(1, settings.steps // POINTS_ON_CURVE), tracker)
-    checkpoints = CheckpointHook(run.folder, curve)
+    hook = CheckpointHook(run.folder, curve)
     if setup.deterministic:
         replace_modules(model, nn.AdaptiveAvgPool2d, lambda pool: MatrixPool(pool.output_size))
     execute(model, recompute=setup.recompute, compiled=setup.compiled, fast=setup.fast)
@@ -163,18 +215,18 @@ def train(run: Run, model: nn.Module, batches: MicroBatches) -> Trained:
         settings,
         seed=run.seed,
         device=run.device,
-        hooks=[curve, checkpoints],
+        hooks=[curve, hook],
         workers=setup.workers,
     )
-    _resume(trainer, curve, checkpoints, run.folder)
+    _resume(trainer, curve, hook, run)
     try:
-        with on_signals(STOPS, checkpoints.request_stop):
+        with on_signals(STOPS, hook.request_stop):
             trainer.run()
     except BaseException:
         if tracker is not None:
             tracker.close()
         raise
-    return Trained(curve.curve, checkpoints.seconds, tracker)
+    return Trained(curve.curve, hook.seconds, tracker)
 
 
 def _log_skipped(steps: Any) -> None:
@@ -190,10 +242,9 @@ def _log_skipped(steps: Any) -> None:
         )
 
 
-def _resume(
-    trainer: Trainer, curve: "CurveHook", checkpoints: "CheckpointHook", folder: Path
-) -> None:
+def _resume(trainer: Trainer, curve: "CurveHook", hook: "CheckpointHook", run: Run) -> None:
     """Resume from the run's newest complete checkpoint, if any; each rank reads it."""
+    folder = run.folder
     path, damaged = broadcast(newest_complete(folder) if is_first() else (None, []))
     for name in damaged:
         log(f"{folder / name}: incomplete checkpoint, skipped")
@@ -203,14 +254,15 @@ def _resume(
     try:
         trainer.load_state_dict(content["trainer"])
         curve.load_state_dict(content["curve"])
-        checkpoints.start_time -= content["seconds"]
+        hook.start_time -= content["seconds"]
     except (RuntimeError, KeyError, ValueError, TypeError) as error:
         raise UserError(
             folder,
             f"its checkpoint does not fit this version ({error})",
-            "give --overwrite to start the run again",
+            "remove its step-*.pt to start the run again",
         ) from error
-    log(f"resuming at step {trainer.step} (--overwrite starts again)")
+    hint = "" if run.setup.overwrite else " (--overwrite starts again)"
+    log(f"resuming at step {trainer.step}{hint}")
 
 
 def _open_tracker(name: str, run: Run) -> visualization.BaseVisBackend:

@@ -1,5 +1,6 @@
 """Checkpoints of a run: written atomically, verified by checksums, read without running code."""
 
+import fnmatch
 import io
 import os
 import pickle
@@ -11,15 +12,19 @@ from typing import Any
 import torch
 
 from tespec.core.errors import UserError
-from tespec.core.files import atomic_write
+from tespec.core.files import atomic_write, regular_file, sha256_of
 
 KEEP = 2
+# File in a run's folder while `--overwrite` computes it again: hash of the record that it replaces,
+# "" for none.
+OVERWRITTEN = "overwritten-record.sha256"
 
 
 def save_checkpoint(folder: Path, step: int, content: dict[str, Any]) -> Path:
-    """Write the checkpoint of a step; delete all but this one and the one before it.
+    """Write the checkpoint of a step; of the earlier ones, delete all but the one before it.
 
-    If writing fails, older checkpoints stay.
+    Checkpoints of later steps stay: the run was resumed before them because they were damaged, and
+    overwrites them when it reaches their steps. If writing fails, all others stay.
 
     Args:
         folder: folder of the run.
@@ -32,41 +37,45 @@ def save_checkpoint(folder: Path, step: int, content: dict[str, Any]) -> Path:
     path = folder / f"step-{step:09d}.pt"
     buffer = io.BytesIO()
     torch.save(content, buffer)
-    with atomic_write(path) as unfinished, unfinished.open("wb") as file:
-        file.write(buffer.getbuffer())
-        file.flush()
-        os.fsync(file.fileno())
-    latest = [other for other in checkpoints(folder) if other <= path][-KEEP:]
-    for other in set(checkpoints(folder)) - set(latest):
+    with atomic_write(path) as unfinished:
+        unfinished.write_bytes(buffer.getbuffer())
+    until_now = [other for other in checkpoints(folder) if other <= path]
+    for other in until_now[:-KEEP]:
         other.unlink()
     return path
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """List the checkpoints of a run, oldest first."""
-    return sorted(folder.glob("step-*.pt"))
+    """List the checkpoints of a run, oldest first; raise an `OSError` if they cannot be listed."""
+    try:
+        names = os.listdir(folder)  # `Path.glob` lists nothing in a folder that it cannot read
+    except FileNotFoundError:
+        return []
+    return sorted(folder / name for name in fnmatch.filter(names, "step-*.pt"))
 
 
 def newest_complete(folder: Path) -> tuple[Path | None, list[str]]:
-    """Return the newest intact checkpoint, or None, and the names of newer damaged ones."""
+    """Find the newest intact checkpoint.
+
+    Returns:
+        Its path, None without one, and the names of newer ones, which are damaged.
+
+    Raises:
+        UserError: a checkpoint cannot be read, so nothing is known about it.
+    """
     damaged: list[str] = []
     for path in reversed(checkpoints(folder)):
-        if path.is_file() and _is_intact(path):
-            return path, damaged
-        damaged.append(path.name)
+        try:
+            _load(path)
+        except pickle.UnpicklingError:
+            pass  # an intact file with other objects, which `read_checkpoint` refuses
+        except UserError:
+            raise
+        except Exception:  # a damaged file can raise any
+            damaged.append(path.name)
+            continue
+        return path, damaged
     return None, damaged
-
-
-def _is_intact(path: Path) -> bool:
-    # A damaged archive can raise any exception.
-    with suppress(Exception), zipfile.ZipFile(path) as archive:
-        if archive.testzip() is None:
-            # An intact archive with other objects: `read_checkpoint` refuses it.
-            with suppress(pickle.UnpicklingError):
-                # Fails if the archive's directory is damaged where `testzip` does not look.
-                torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-            return True
-    return False
 
 
 def read_checkpoint(path: Path, run: str) -> dict[str, Any]:
@@ -77,11 +86,13 @@ def read_checkpoint(path: Path, run: str) -> dict[str, Any]:
         run: name of the run that the checkpoint must belong to.
 
     Raises:
-        UserError: the file is not a checkpoint, or belongs to another run.
+        UserError: the file cannot be read, is not a checkpoint, or belongs to another run.
     """
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        content = _load(path)
         owner = content["run"]
+    except UserError:
+        raise
     except Exception as error:
         raise UserError(path, "is not a training checkpoint", "remove it") from error
     if owner != run:
@@ -89,8 +100,53 @@ def read_checkpoint(path: Path, run: str) -> dict[str, Any]:
     return dict(content)
 
 
+def _load(path: Path) -> Any:
+    """Load a file onto the CPU; only errors other than `UserError` mean that it is damaged."""
+    try:
+        data = regular_file(path).read_bytes()
+    except (OSError, MemoryError) as error:
+        raise _unreadable(path, getattr(error, "strerror", "out of memory")) from error
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        if archive.testzip() is not None:
+            raise zipfile.BadZipFile
+    try:
+        # Also fails if the archive's directory is damaged where `testzip` does not look.
+        return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    except RuntimeError as error:
+        if "allocate memory" in str(error):
+            raise _unreadable(path, "out of memory") from error
+        raise
+
+
+def _unreadable(path: Path, reason: str) -> UserError:
+    return UserError(path, f"cannot be read ({reason})", "try again; nothing was deleted")
+
+
+def start_again(folder: Path, record: Path) -> None:
+    """Remove a run's checkpoints, except those of an earlier start that was to replace `record`.
+
+    So a stopped run with `--overwrite` resumes if the same command is given again, until it has
+    replaced the record. Requires the run's lock.
+
+    Args:
+        folder: folder of the run.
+        record: file of the run's record, which need not exist.
+    """
+    marker = folder / OVERWRITTEN
+    replaced = ""
+    with suppress(FileNotFoundError):
+        replaced = sha256_of(record)
+    with suppress(FileNotFoundError):
+        if marker.read_text() == replaced:
+            return
+    remove_checkpoints(folder)
+    with atomic_write(marker) as unfinished:
+        unfinished.write_text(replaced)
+
+
 def remove_checkpoints(folder: Path) -> None:
     """Remove all checkpoints and unfinished files of a run."""
+    (folder / OVERWRITTEN).unlink(missing_ok=True)
     for path in checkpoints(folder):
         path.unlink()
     remove_unfinished(folder)

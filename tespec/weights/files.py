@@ -15,11 +15,11 @@ import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from tespec.core.errors import UserError
-from tespec.core.files import UNREADABLE, atomic_write, parse_json, regular_file, sha256_of
+from tespec.core.files import UNREADABLE, atomic_write, parse_json, regular_file
 from tespec.core.renamed import renamed
 from tespec.core.settings import Flag, HistogramSpec, Side, build
 
@@ -101,22 +101,24 @@ def write_weights(path: Path, tensors: Mapping[str, Tensor], recipe: Mapping[str
 
     Returns:
         the file's SHA-256 in hex.
-
-    Raises:
-        UserError: the file cannot be written.
     """
-    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    content = serialised(tensors, recipe)
+    # Not safetensors' `save_file`, whose files only their owner can read.
+    with atomic_write(path) as unfinished:
+        unfinished.write_bytes(content)
+    return hashlib.sha256(content).hexdigest()
+
+
+def serialised(tensors: Mapping[str, Tensor], recipe: Mapping[str, Any]) -> bytes:
+    """Return the content of the file that `write_weights` writes, which has the same arguments."""
+    # Copies, since safetensors refuses tensors that share memory, such as tied weights.
+    copies = {
+        name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+        for name, tensor in tensors.items()
+    }
     # A single entry: safetensors writes multiple ones in random order, so equal weights would get
     # different hashes.
-    metadata = {RECIPE_KEY: json.dumps(recipe, sort_keys=True)}
-    try:
-        with atomic_write(path) as unfinished:
-            save_file(plain, unfinished, metadata=metadata)
-    except SafetensorError as error:
-        raise UserError(
-            path, f"cannot be written ({error})", "choose another folder, or free disk space"
-        ) from error
-    return sha256_of(path)
+    return save(copies, metadata={RECIPE_KEY: json.dumps(recipe, sort_keys=True)})
 
 
 def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

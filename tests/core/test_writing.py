@@ -2,12 +2,17 @@
 
 import errno
 import math
+import os
+import shutil
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import torch
 
-from tespec.core.files import UNREADABLE, atomic_write, parse_json, parse_yaml, write_all
+from tespec.core.files import UNREADABLE, atomic_write, file_lock, parse_json, parse_yaml, write_all
+from tespec.training.checkpoint import save_checkpoint
+from tespec.weights.files import write_weights
 
 
 def test_a_file_appears_complete_in_a_folder_that_is_made_or_stays_as_it_was(tmp_path):
@@ -28,10 +33,12 @@ def test_several_files_appear_together_or_not_at_all(tmp_path, monkeypatch):
     paths = [tmp_path / name for name in ("a", "b", "c")]
     write_all(dict.fromkeys(paths[:2], "old"))
     real = Path.write_text
+    written = []
 
     def full(self, text, **how):
         real(self, text, **how)
-        if self.name.startswith(".c."):
+        written.append(self)
+        if len(written) == 3:
             raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(Path, "write_text", full)
@@ -42,6 +49,35 @@ def test_several_files_appear_together_or_not_at_all(tmp_path, monkeypatch):
 
 
 BOMB = list(pairwise("abcdefghij"))  # each is nine of the one before
+
+
+def test_a_name_of_the_maximum_length_is_written(tmp_path):
+    path = tmp_path / ("ä" * 127 + "x")
+    write_all({path: "text"})
+    assert [other.read_text() for other in tmp_path.iterdir()] == ["text"]
+
+
+def test_a_folder_that_vanishes_is_named(tmp_path):
+    path = tmp_path / "folder" / "a"
+    with pytest.raises(FileNotFoundError) as raised, atomic_write(path) as unfinished:  # noqa: PT012
+        unfinished.write_text("text")
+        shutil.rmtree(path.parent)
+    assert raised.value.filename == str(path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("umask", [0o002, 0o027])
+def test_files_have_the_mode_of_the_umask(tmp_path, umask):
+    previous = os.umask(umask)
+    try:
+        write_all({tmp_path / "a": "text"})
+        write_weights(tmp_path / "b", {"weight": torch.ones(1)}, {})
+        save_checkpoint(tmp_path, 1, {})
+        with file_lock(tmp_path / "c"):
+            modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    finally:
+        os.umask(previous)
+    assert modes == dict.fromkeys(("a", "b", "step-000000001.pt", ".c.lock"), 0o666 & ~umask)
 
 
 @pytest.mark.parametrize(

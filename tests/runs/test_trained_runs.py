@@ -92,7 +92,7 @@ def test_a_checkpoint_that_does_not_fit_is_refused_and_overwriting_starts_again(
     other = tmp_path / "runs" / record.name
     save_checkpoint(other, 3, {"run": record.name, "trainer": {"step": 3}})
     misfit = rf"{other}: its checkpoint does not fit this version"
-    refused = rf"^{misfit} \(.*; give --overwrite to start the run again$"
+    refused = rf"^{misfit} \(.*; remove its step-\*\.pt to start the run again$"
     with pytest.raises(UserError, match=refused):  # "." matches no end of a line
         run(tiny_world, tmp_path)
     again = run(tiny_world, tmp_path, overwrite=True)

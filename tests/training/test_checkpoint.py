@@ -9,13 +9,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tespec.core.errors import UserError
+from tespec.core.files import write_all
 from tespec.training.checkpoint import (
     newest_complete,
     read_checkpoint,
     remove_checkpoints,
     remove_unfinished,
     save_checkpoint,
+    start_again,
 )
+from tespec.weights.files import write_weights
 
 CONTENT = {
     "run": "a",
@@ -30,9 +33,9 @@ def names(folder):
 
 @pytest.mark.parametrize(
     ("saved", "remaining"),
-    [((5, 10, 100), (10, 100)), ((200, 300, 346, 117), (117,)), ((1, 3, 3), (1, 3))],
+    [((5, 10, 100), (10, 100)), ((5, 10), (5, 10)), ((1, 3, 3), (1, 3))],
 )
-def test_the_newest_two_stay_and_none_of_a_later_step(tmp_path, saved, remaining):
+def test_the_newest_two_stay(tmp_path, saved, remaining):
     for number, step in enumerate(saved):
         path = save_checkpoint(tmp_path, step, CONTENT | {"number": number})
     assert names(tmp_path) == [f"step-{step:09d}.pt" for step in remaining]
@@ -73,16 +76,113 @@ def test_a_damaged_checkpoint_is_skipped_by_name(tmp_path, data):
         assert torch.equal(content["state"][0], torch.arange(3))
 
 
-@pytest.mark.parametrize("call", ["fsync", "replace"])
-def test_a_full_disk_leaves_the_old_ones_alone(tmp_path, monkeypatch, call):
+def test_damaged_ones_of_later_steps_stay_until_the_training_replaces_them(tmp_path):
+    damaged = [tmp_path / f"step-000000{step}.pt" for step in (300, 200)]
+    for path in damaged:
+        path.write_bytes(b"half")
+    for step in (100, 150, 199):
+        path = save_checkpoint(tmp_path, step, CONTENT)
+        assert newest_complete(tmp_path) == (path, [other.name for other in damaged])
+    assert {other.read_bytes() for other in damaged} == {b"half"}
+    path = save_checkpoint(tmp_path, 200, CONTENT)
+    assert newest_complete(tmp_path) == (path, [damaged[0].name])
+    assert names(tmp_path) == [f"step-000000{step}.pt" for step in (199, 200, 300)]
+
+
+@pytest.mark.parametrize("record_before", [None, "old", "damaged"])
+def test_overwriting_resumes_its_start_until_the_record_is_new(tmp_path, record_before):
+    record, folder = tmp_path / "record.json", tmp_path / "run"
+    if record_before:
+        record.write_text(record_before)
+    for text in ("new", "newer"):
+        save_checkpoint(folder, 7, CONTENT)  # of another start
+        start_again(folder, record)
+        assert newest_complete(folder) == (None, [])
+        path = save_checkpoint(folder, 3, CONTENT)
+        for _ in range(2):
+            start_again(folder, record)
+            assert newest_complete(folder) == (path, [])
+        record.write_text(text)
+    remove_checkpoints(folder)
+    assert names(folder) == []
+
+
+ERRORS = [errno.EIO, errno.EMFILE, errno.ESTALE, errno.EACCES, errno.ENOSPC, errno.ENOMEM]
+# System calls that an action cannot do without.
+CALLS = {
+    "save": ["mkdir", "open", "write", "fsync", "replace", "listdir", "unlink"],
+    "write weights": ["mkdir", "open", "write", "fsync", "replace"],
+    "write a record": ["mkdir", "open", "write", "fsync", "replace"],
+    "resume": ["listdir", "stat", "open", "read"],
+    "start again": ["stat", "open", "read"],
+}
+
+
+class FailingFile:
+    """Open file whose `call` fails, after half of the content if it is `write`."""
+
+    def __init__(self, file, call, failure):
+        self.file, self.call, self.failure = file, call, failure
+
+    def read(self, *size):
+        return self.failure() if self.call == "read" else self.file.read(*size)
+
+    def write(self, content):
+        return self.file.write(content[: len(content) // 2]) and self.failure()
+
+    def __getattr__(self, name):
+        return getattr(self.file, name)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.file.close()
+
+
+def make_fail(patch, call, code):
+    """Make a system call fail from now on."""
+    failure = Mock(side_effect=OSError(code, os.strerror(code)))
+    if call in ("read", "write"):
+        real = Path.open
+        patch.setattr(
+            Path, "open", lambda *how, **more: FailingFile(real(*how, **more), call, failure)
+        )
+    else:
+        patch.setattr(os if call in ("fsync", "replace", "listdir") else Path, call, failure)
+
+
+@pytest.mark.parametrize("code", ERRORS, ids=errno.errorcode.get)
+@pytest.mark.parametrize(
+    ("action", "call"), [(action, call) for action, calls in CALLS.items() for call in calls]
+)
+def test_an_error_of_the_system_is_raised_and_loses_nothing(
+    tmp_path, monkeypatch, action, call, code
+):
+    folder, record, weights = (tmp_path / name for name in ("run", "record", "weights"))
+    record.write_text("old")
+    write_weights(weights, {"weight": torch.zeros(2)}, {})
+    start_again(folder, record)
     for step in (1, 2):
-        save_checkpoint(tmp_path, step, CONTENT)
-    monkeypatch.setattr(
-        os, call, Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
-    )
-    with pytest.raises(OSError, match="No space left"):
-        save_checkpoint(tmp_path, 3, CONTENT)
-    assert names(tmp_path) == ["step-000000001.pt", "step-000000002.pt"]
+        save_checkpoint(folder, step, CONTENT | {"step": step})
+    before = {path: path.read_bytes() for path in (record, weights, *folder.iterdir())}
+    actions = {
+        "save": lambda: save_checkpoint(folder, 3, CONTENT | {"step": 3}),
+        "write weights": lambda: write_weights(weights, {"weight": torch.ones(2)}, {}),
+        "write a record": lambda: write_all({record: "new"}),
+        "resume": lambda: newest_complete(folder),
+        "start again": lambda: start_again(folder, record),
+    }
+    with monkeypatch.context() as patch:
+        make_fail(patch, call, code)
+        with pytest.raises((OSError, UserError), match=os.strerror(code)):
+            actions[action]()
+    saved = (action, call) in (("save", "listdir"), ("save", "unlink"))
+    path, damaged = newest_complete(folder)
+    assert (read_checkpoint(path, "a")["step"], damaged) == (3 if saved else 2, [])
+    if saved:
+        path.unlink()
+    assert before == {path: path.read_bytes() for path in (record, weights, *folder.iterdir())}
 
 
 class Bomb:

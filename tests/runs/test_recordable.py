@@ -1,0 +1,88 @@
+"""A run that could not be saved or recorded is refused before its first step."""
+
+from collections import namedtuple
+from types import SimpleNamespace
+
+import pytest
+import torch
+from short_runs import setup_in
+from torch import nn
+
+from tespec.core.errors import UserError
+from tespec.runs import train as training
+from tespec.runs.train import require_recordable
+from tespec.training.checkpoint import save_checkpoint
+from tespec.weights.files import read_weights, write_weights
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(5, 5), nn.Linear(5, 5)
+        self.b.weight = self.a.weight
+
+
+def check(folder, model=None, recordings=("dir0",), name="run", config=None, **setup):
+    run = SimpleNamespace(
+        name=name,
+        folder=folder / "runs" / name,
+        setup=setup_in(folder, **setup),
+        config=config or {},
+    )
+    require_recordable(run, model or Tied(), recordings)
+
+
+class ExtraState(Tied):
+    def get_extra_state(self):
+        return {"not": "a tensor"}
+
+
+def with_buffer(values):
+    model = Tied()
+    model.register_buffer("extra", values)
+    return model
+
+
+def test_tied_weights_are_accepted_and_saved_and_nothing_is_left(tmp_path):
+    check(tmp_path, Tied())
+    assert list(tmp_path.iterdir()) == []
+    state = Tied().state_dict()
+    write_weights(tmp_path / "x", state, {})
+    tensors, _ = read_weights(tmp_path / "x")
+    assert all(torch.equal(tensors[name], values) for name, values in state.items())
+
+
+@pytest.mark.parametrize(
+    ("message", "changes"),
+    [
+        ("cannot be recorded, as it is not UTF-8; rename it", {"command": "run --data \udcff"}),
+        ("cannot be recorded, as it is not UTF-8; rename it", {"recordings": ["a", "b\udcff"]}),
+        ("cannot be recorded, as it is not UTF-8; rename it", {"config": {"a": {"b": ["\udcff"]}}}),
+        ("ExtraState: its state dict cannot be saved", {"model": ExtraState()}),
+        ("Tied: its state dict cannot be saved", {"model": with_buffer(torch.eye(3).to_sparse())}),
+        ("files of a{250} cannot be written .File name too long", {"name": "a" * 250}),
+    ],
+)
+def test_what_a_file_cannot_hold_is_refused(tmp_path, message, changes):
+    with pytest.raises(UserError, match=message):
+        check(tmp_path, **changes)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("folder", ["runs", "results/runs", "results/pictures"])
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path, folder):
+    (tmp_path / folder).parent.mkdir(exist_ok=True)
+    (tmp_path / folder).write_text("a file")
+    with pytest.raises(UserError, match=f"{folder}: files of run cannot be written .Not a dir"):
+        check(tmp_path)
+
+
+def test_space_for_all_checkpoints_is_required_less_those_that_exist(tmp_path, monkeypatch):
+    layer = nn.Linear(1000, 1000)
+    one = 3 * 4 * 1001 * 1000  # bytes: weights and both moments of Adam
+    usage = namedtuple("usage", "free")
+    monkeypatch.setattr(training, "disk_usage", lambda _: usage(int(2.9 * one)))
+    with pytest.raises(UserError, match=r"needs 0\.04 GB for checkpoints, and 0\.03 GB are free"):
+        check(tmp_path, layer)
+    save_checkpoint(tmp_path / "runs" / "run", 1, {"x": torch.zeros(one // 4)})
+    check(tmp_path, layer)
