@@ -264,8 +264,8 @@ def select(
             raise UserError(f"{key}={pattern}", "matches no results", suggest(pattern, known))
         chosen = chosen[selected]
     problems = frame.attrs.get("left_out", [])
-    notes = [f"Skipped {len(problems)} damaged records: {'; '.join(problems[:3])}."]
-    notes = notes if problems else []
+    skipped = f"Skipped {len(problems)} damaged records: {'; '.join(problems[:3])}."
+    notes = [skipped] if problems else []
     named = {*where, by, *free} | ({*PROTOCOL} if "evaluation" in {*where, by} else set())
     for key, value in DEFAULTS.items():
         if key in named:

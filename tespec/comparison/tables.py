@@ -431,7 +431,7 @@ def assembled(
         main: title of the main metric.
     """
     rows: dict[Any, Number] = {}
-    cells = {}
+    cells: dict[Any, Number] = {}
     for number in numbers:
         shown = tuple(RECURRENT.get(number[key], number[key]) for key in labels)
         row = (*number["place"], MEASURED in number["source"], shown)
