@@ -71,8 +71,8 @@ def results(folder: str | Path | None = None) -> pd.DataFrame:
         >>> frame = tespec.results("results/sample")
         >>> scores = frame[(frame.kind == "evaluation") & frame.main]
         >>> means = scores.groupby("cell").value.mean()  # over seeds
-        >>> len(means), means.min() > 0
-        (27, True)
+        >>> print(len(means), means.min() > 0)
+        27 True
 
     Args:
         folder: contains `runs/`; None: the harness's results folder.
