@@ -82,6 +82,7 @@ SCENARIOS = {
     "t4 tails": Scenario(distribution="t4"),
     "skewed": Scenario(distribution="skewed"),
 }
+WIDTH = max(map(len, SCENARIOS))
 
 
 def runs_of(scenario: Scenario) -> pd.DataFrame:
@@ -159,8 +160,12 @@ def main(*, tables: int = 1000) -> None:
     Args:
         tables: tables of each scenario.
     """
-    rows = {name: simulate(scenario, tables) for name, scenario in SCENARIOS.items()}
-    print(pd.DataFrame(rows).T.to_string(float_format="{:.3f}".format))
+    for name, scenario in SCENARIOS.items():
+        row = pd.Series(simulate(scenario, tables))
+        if name == next(iter(SCENARIOS)):
+            print(" " * WIDTH, "  ".join(row.index))
+        cells = [f"{value:.3f}".rjust(len(column)) for column, value in row.items()]
+        print(name.ljust(WIDTH), "  ".join(cells), flush=True)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ ROUNDING = 1e-9  # relative to the scores; a smaller standard error is a roundin
 RANK_TOLERANCE = 1e-6  # smaller singular values of columns of zeros and ones are rounding errors
 
 # Random effects of the model, in the order in which they are fitted.
-PRETRAINING, BASELINE_SEED, METHOD_SEED, RUN = range(4)
+PRETRAINING, BASELINE_SEED, METHOD_SEED, _ = range(4)  # the last one is the run
 
 
 class Gain(NamedTuple):
@@ -46,19 +46,18 @@ class Contrast(NamedTuple):
 class MixedModel:
     """Mixed model of the scores y of one network, with variances estimated from sums of squares.
 
-    Method and fine-tuning seed are fixed effects. A, O, I and E are random:
-
         y = method + seed + A (pre-training) + I (method x seed) + E (run)
-        y = method + seed + A (pre-training) + O (baseline x seed) + E (run)     of a baseline
-        y = method + seed + O (baseline x seed)                 of a baseline without pre-training
+        y = method + seed + A (pre-training) + O (baseline x seed) + E (run)     of the baseline
 
-    If each run of a method has its own pre-training, A is a part of I (or O) and not separated.
+    Method and fine-tuning seed are fixed effects, A, I, O and E random. O is apart from I because
+    the noise of a baseline may be larger or smaller: its variance may be below 0. If each run of a
+    method has its own pre-training, A is a part of I (or O) and not separated.
 
     Effects are fitted in the order A, O, I, E. Effect k adds the sum of squares Q_k = y' P_k y to
     the least-squares fit. Its expectation is E[Q] = T s2 with T_kj = tr(P_k Z_j Z_j'), where s2 are
     the variances, and Z_j has a column of zeros and ones for each level of effect j (Henderson's
-    method 3). An estimate of A or I below 0 counts as 0. In a complete table of methods,
-    Q_k / dof_k are the mean squares of the analysis of variance.
+    method 3). An estimate of A or I below 0 counts as 0. In a complete table, Q_k / dof_k are the
+    mean squares of the analysis of variance.
 
     Args:
         runs: as for `gains`, with finite scores.
@@ -70,10 +69,9 @@ class MixedModel:
         self.scores = runs["value"].to_numpy(float)
         is_baseline = np.array([method == baseline for method in runs["method"]])
         has_pretraining = runs["pretraining"].notna().to_numpy()
-        pretraining = runs["pretraining"].astype(object).where(has_pretraining, None)
         methods = _indicators(runs["method"])
         seeds = _indicators(runs["seed"])
-        starts = _indicators(zip(runs["method"], pretraining, strict=True))
+        starts = _indicators(zip(runs["method"], runs["pretraining"], strict=True))
         cells = _indicators(zip(runs["method"], runs["seed"], strict=True))
 
         # Methods with several runs, each from its own pre-training and with its own seed.
@@ -85,7 +83,7 @@ class MixedModel:
             starts * is_separate[:, None],
             cells * is_baseline[:, None],
             cells * ~is_baseline[:, None],
-            np.diag((is_separate | ~is_baseline).astype(float)),
+            np.eye(len(runs)),
         ]
         self.inverse = np.linalg.pinv(self.fixed)
 
@@ -96,13 +94,13 @@ class MixedModel:
         for k, columns in enumerate(self.random):
             added = _basis(columns - basis @ (basis.T @ columns))
             basis = np.hstack([basis, added])
-            self.q[k] = (((self.scores - self.scores.mean()) @ added) ** 2).sum()
+            self.q[k] = ((self.scores @ added) ** 2).sum()
             self.t[k] = [((added.T @ other) ** 2).sum() for other in self.random]
             self.dof[k] = added.shape[1]
         self.used = np.flatnonzero(self.dof)
         while True:
             variances = np.linalg.solve(self.t[np.ix_(self.used, self.used)], self.q[self.used])
-            variances[(self.used == BASELINE_SEED) | (self.used == RUN)] = 0
+            variances[self.used == BASELINE_SEED] = 0
             if variances.min(initial=0) >= 0:
                 break
             self.used = np.delete(self.used, variances.argmin())
@@ -125,8 +123,8 @@ class MixedModel:
         mean = float(of_runs @ self.scores)
         coefficients = np.array([((of_runs @ columns) ** 2).sum() for columns in self.random])
         coefficients[PRETRAINING] *= pretraining
-        needed = [BASELINE_SEED] if coefficients[BASELINE_SEED] > RANK_TOLERANCE else [METHOD_SEED]
-        if not self.dof[needed].all():
+        of_baseline = coefficients[BASELINE_SEED] > RANK_TOLERANCE
+        if not self.dof[BASELINE_SEED if of_baseline else METHOD_SEED]:
             return Contrast(mean, math.nan, math.nan, "a single seed")
         # The variance is the sum of coefficients * s2 = g * Q, with T' g = coefficients.
         used = self.used
