@@ -71,8 +71,8 @@ def results(folder: str | Path | None = None) -> pd.DataFrame:
         >>> frame = tespec.results("results/sample")
         >>> scores = frame[(frame.kind == "evaluation") & frame.main]
         >>> means = scores.groupby("cell").value.mean()  # over seeds
-        >>> len(means), means.min() > 0
-        (27, True)
+        >>> print(len(means), means.min() > 0)
+        27 True
 
     Args:
         folder: contains `runs/`; None: the harness's results folder.
@@ -110,10 +110,12 @@ def to_frame(records: Iterable[Record]) -> pd.DataFrame:
         numbers += [(position, *number) for number in _numbers(record)]
     values = pd.DataFrame(numbers, columns=["position", *OF_NUMBER])
     runs = pd.DataFrame(rows, columns=OF_RECORD)
+    # The type that pandas would choose has no integers beside missing values.
+    runs["pretraining_seed"] = pd.Series([row["pretraining_seed"] for row in rows], dtype=object)
     runs["written"] = pd.to_datetime(runs["written"], utc=True)
     runs = runs.take(values.pop("position").to_numpy()).reset_index(drop=True)
     types = dict.fromkeys(["value", *COSTS], "float64") | {"main": "bool"}
-    return pd.concat([runs, values], axis=1).astype(types | {"pretraining_seed": "Int64"})
+    return pd.concat([runs, values], axis=1).astype(types)
 
 
 def _facts_of_cell(cell: Cell) -> dict[str, Any]:
@@ -171,7 +173,7 @@ def _start_text(cell: Cell) -> str:
         cell,
         kind="pretraining",
         method=start.method,
-        task=start.task if start.data == SAMPLE else start.data,
+        task=start.task,
         data=start.data,
         profile=start.profile,
         overrides={},
@@ -186,6 +188,7 @@ def _start_text(cell: Cell) -> str:
         for name, (_, value) in differences(expected, start).items()
     }
     words = [f"{start.method}: {cell.pretraining_data}", settings_text(changed)]
+    words += [f"task={start.task}"] if start.data not in (SAMPLE, start.task) else []
     words += [f"from {_start_text(start)}"] if start.start else []
     return ", ".join(filter(None, words))
 
@@ -261,8 +264,8 @@ def select(
             raise UserError(f"{key}={pattern}", "matches no results", suggest(pattern, known))
         chosen = chosen[selected]
     problems = frame.attrs.get("left_out", [])
-    notes = [f"Skipped {len(problems)} damaged records: {'; '.join(problems[:3])}."]
-    notes = notes if problems else []
+    skipped = f"Skipped {len(problems)} damaged records: {'; '.join(problems[:3])}."
+    notes = [skipped] if problems else []
     named = {*where, by, *free} | ({*PROTOCOL} if "evaluation" in {*where, by} else set())
     for key, value in DEFAULTS.items():
         if key in named:

@@ -1,11 +1,17 @@
+import json
+from contextlib import suppress
 from dataclasses import fields
 
 import pytest
 from made_records import cell, pretraining, record
+from pydantic import TypeAdapter
 
 import tespec
-from tespec.comparison.cell import Cell
+from tespec.comparison.cell import Cell, run_name
+from tespec.comparison.export import to_html
 from tespec.comparison.frame import COLUMN, COLUMNS, ROW, select, to_frame
+from tespec.comparison.records import Record
+from tespec.comparison.tables import make_tables
 from tespec.core.paths import REPOSITORY
 
 
@@ -141,3 +147,42 @@ def test_a_cell_has_its_properties_as_columns():
     for name in ("evaluation", "network", "pretraining_data"):
         assert first[name] == getattr(made, name)
     assert (first.evaluation, first.network) == ("frozen, 5 % of labels", "Swin-T/7")
+
+
+RATIO = pretraining(overrides={"objective.mask.ratio": 0.25})
+ODD = [None, [], 10**30, -1, "NaN", {"a": {"b": 1}}, "\x1b[31m\u202e\n<b>&%$", ""]
+
+
+def test_a_malformed_record_is_refused_by_name_or_shown():
+    """No value of a field ends a command."""
+    fields = json.loads(record("tespec", start=RATIO, pretraining=0).model_dump_json())
+    places = [fields, fields["cell"], fields["cell"]["start"], fields["weights"], fields["cost"]]
+    made = []
+    for place in places:
+        for key in [*place]:
+            value = place.pop(key)
+            for odd in (*ODD, KeyError):
+                place |= {} if odd is KeyError else {key: odd}
+                with suppress(ValueError):
+                    made.append(validated(fields))
+                place.pop(key, None)
+            place[key] = value
+    assert len(made) > 100
+    for run in made:
+        assert set(to_frame([run])["name"]) == {run.name}
+    everything = dict.fromkeys(["overrides", "results_version", "split"], "*")
+    runs = [record(), record(seed=1), *{run.name: run for run in made}.values()]
+    for where in ({}, everything):
+        tables = make_tables(to_frame(runs), only=["segmentation", "ablation_masking"], where=where)
+        assert all(map(to_html, tables))
+
+
+def validated(fields):
+    """Record of fields, with the name that they give."""
+    try:
+        cell = TypeAdapter(Cell).validate_python(fields["cell"])
+        facts = [fields[name] for name in ("seed", "data_fingerprint", "start_sha256")]
+        name = run_name(cell, *facts)
+    except (ValueError, LookupError, TypeError):
+        name = "?"
+    return Record.model_validate_json(json.dumps(fields | {"name": name}))

@@ -240,7 +240,9 @@ def test_one_pretraining_is_noted_where_its_variance_is_unknown(keys, noted):
 
 def test_gains_of_the_committed_study():
     frame = tespec.results(REPOSITORY / "results" / "sample")
-    runs = frame[frame["main"] & (frame["kind"] == "evaluation") & (frame["variant"] == "")]
+    runs = frame[
+        frame["main"] & (frame["kind"] == "evaluation") & (frame["pretraining_overrides"] == "")
+    ]
     runs = runs.rename(columns={"pretraining_seed": "pretraining"})
     rows = {
         (*network, method): gain
