@@ -93,12 +93,11 @@ class Cell:
         return self.data == SAMPLE or (isinstance(self.start, Cell) and self.start.data == SAMPLE)
 
 
-<<<<<<< HEAD
 Start = Cell | Literal["", "own weights"]
-=======
+
+
 def _facts(cell: Cell) -> dict[str, Any]:
     return {fact.name: getattr(cell, fact.name) for fact in fields(cell)}
->>>>>>> room-tables
 
 
 def run_name(cell: Cell, seed: int, data_fingerprint: str, start_sha256: str) -> str:
