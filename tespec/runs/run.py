@@ -116,7 +116,7 @@ def run_or_load(
             return _reuse(run, record)
         if lock_owner:
             log(f"{run.name}: {lock_owner} ended without a result; this process continues it")
-        elif setup.overwrite and is_first():
+        if setup.overwrite and is_first():
             start_again(run.folder, records.record_path(setup.results, run.name))
         if is_first() and not setup.overwrite:
             _log_reason(run)

@@ -116,7 +116,12 @@ def run(folder: Path, verb: str, *arguments: str, changes: Sequence[str] = ()) -
     assert ended == 0, output.getvalue()
     paths = (folder / "results" / "runs").glob("*.json")
     records = [json.loads(path.read_text()) for path in paths]
-    (record,) = (run for run in records if run["method"] in arguments or run["kind"] == "reference")
+    cells = [run["cell"] for run in records]
+    (record,) = (
+        run
+        for run, cell in zip(records, cells, strict=True)
+        if cell["method"] in arguments or cell["kind"] == "reference"
+    )
     # Earlier steps are those of the upstream method.
     return record | {"steps": steps[-len(record["curve"]) :]}
 
