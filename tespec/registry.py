@@ -3,10 +3,12 @@
 This repository, installed packages and files given to `--import` fill them.
 """
 
+import ast
 import importlib
 import importlib.util
 import pkgutil
 import sys
+import sysconfig
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -23,6 +25,9 @@ from pydantic import ValidationError
 from tespec.core.errors import UserError
 
 ENTRY_POINTS = "tespec.methods"
+PACKAGES = ("tespec", "baselines")
+# folders of the standard library and of installed packages
+INSTALLED = tuple(map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")))
 PLUGIN = "tespec_plugin_"  # prefix of the module name of a file given to --import
 
 METHODS = Registry("method", scope="tespec")
@@ -112,6 +117,42 @@ def import_files(files: Sequence[Path]) -> None:
         except BaseException:
             del sys.modules[name]
             raise
+
+
+def source_files(module: str) -> set[Path]:
+    """Find the source of an imported module and of the modules that it imports.
+
+    Sources of this package, of the standard library and, unless `module` is one, of installed
+    packages are left out.
+
+    Args:
+        module: name in `sys.modules`.
+    """
+    files: set[Path] = set()
+    names = [module]
+    while names:
+        name = names.pop()
+        source = getattr(sys.modules.get(name), "__file__", None)
+        is_installed = source and source.startswith(INSTALLED) and name != module
+        if not source or is_installed or name.partition(".")[0] in PACKAGES:
+            continue
+        path = Path(source)
+        if path.suffix == ".py" and path not in files:
+            files.add(path)
+            names += _imported(path, sys.modules[name].__package__ or "")
+    return files
+
+
+def _imported(path: Path, package: str) -> Iterator[str]:
+    """Names of the modules that a source imports anywhere, and of their packages' members."""
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package.rsplit(".", node.level - 1)[0] if node.level else ""
+            name = ".".join(filter(None, [base, node.module]))
+            yield name
+            yield from (f"{name}.{alias.name}" for alias in node.names)
 
 
 def _reason(error: Exception) -> str:

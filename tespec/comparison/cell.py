@@ -10,9 +10,10 @@ from functools import cached_property
 from typing import Annotated, Any, Literal
 
 import pydantic.dataclasses
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from tespec.comparison.published import task_titles
+from tespec.core.errors import UserError
 
 # Incremented by hand when the same settings yield different numbers, as golden tests (tests/golden)
 # detect. Results of different versions never share a column of a table.
@@ -141,3 +142,32 @@ def _differing(
         elif before != after:
             changed[f"{prefix}{key}"] = (before, after)
     return changed
+
+
+def start_of(
+    recipe: Mapping[str, Any], sha256: str, where: object
+) -> tuple[Start, int | str | None]:
+    """Read from the recipe of a weights file which pre-training it is, and of which seed.
+
+    Args:
+        recipe: of the file; a file from elsewhere has no cell in it.
+        sha256: hash of the file, "" for random initialisation.
+        where: file that errors name.
+
+    Returns:
+        `Cell.start` and `Record.pretraining`.
+
+    Raises:
+        UserError: the recipe's cell is malformed.
+    """
+    if "cell" not in recipe:
+        return (OWN_WEIGHTS, sha256) if sha256 else ("", None)
+    try:
+        return TypeAdapter(Cell).validate_python(recipe["cell"]), int(recipe["seed"])
+    except (ValidationError, LookupError, ValueError, TypeError) as error:
+        raise UserError(where, "its recipe is damaged", "copy the file again") from error
+
+
+def recipe_of(cell: Cell, seed: int) -> dict[str, Any]:
+    """Facts of a recipe that `start_of` reads."""
+    return {"cell": asdict(cell), "seed": seed}

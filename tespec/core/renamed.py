@@ -1,4 +1,4 @@
-"""Earlier names of settings and of their values, in records, weights and files of users."""
+"""Earlier names of settings and of their values, in weights and files of users."""
 
 from collections.abc import Mapping
 from typing import Any

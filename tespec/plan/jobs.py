@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 import pydantic.dataclasses
 from pydantic import BeforeValidator, Field, NonNegativeInt
 
-from tespec.comparison.cell import SAMPLE, Cell, Kind
+from tespec.comparison.cell import SAMPLE, Cell, Kind, start_of
 from tespec.comparison.published import ABLATED, read_ablations
 from tespec.comparison.records import Key, Record, similar_records
 from tespec.core import config
@@ -278,8 +278,7 @@ def _jobs(
     backbone: str = "",
 ) -> Iterator[Job]:
     """Yield one job per pre-training that the method starts from, or one without pre-training."""
-    from tespec.runs.identity import start_of  # imports torch
-    from tespec.weights.files import read_recipe
+    from tespec.weights.files import read_recipe  # imports torch
 
     if task not in config.names("tasks"):
         raise UserError(

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tespec.comparison.cell import Cell, Kind
+from tespec.comparison.cell import Cell, Kind, start_of
 from tespec.comparison.records import Record
 from tespec.core.config import as_facts, pretraining_settings
 from tespec.core.distributed import is_first, rank_zero_first
@@ -19,7 +19,7 @@ from tespec.metrics import partial_means
 from tespec.pretraining.method import Method
 from tespec.runs.cost import require_memory
 from tespec.runs.data import Data, same_world
-from tespec.runs.identity import finetuning_cell, pretraining_cell, start_of
+from tespec.runs.identity import finetuning_cell, pretraining_cell
 from tespec.runs.pretrain import pretrain
 from tespec.runs.run import WEIGHTS, Outcome, Run, run_or_load
 from tespec.runs.setup import Setup
@@ -165,11 +165,11 @@ def finetune(spec: CellSpec) -> Record:
             write_weights(run.folder / WEIGHTS, model.state_dict(), recipe)
         return {**outcome, "cost": cost}
 
-    def require() -> None:
-        require_memory(run.settings, task.size, run.setup, run.device, freeze=spec.freeze)
-        require_recordable(run, model, (recording.name for recording in task.scored))
-
-    return run_or_load(run, evaluate, partial(train, run, model, batches), require)
+    requirements = [
+        partial(require_memory, run.settings, task.size, run.setup, run.device, freeze=spec.freeze),
+        partial(require_recordable, run, model, [recording.name for recording in task.scored]),
+    ]
+    return run_or_load(run, evaluate, partial(train, run, model, batches), requirements)
 
 
 def outcome_of(task: Any, scorer: Any, **protocol: str) -> Outcome:

@@ -1,15 +1,9 @@
 """Cells of fine-tunings and pre-trainings, which are known before anything is computed."""
 
-import ast
 import hashlib
-import sys
-import sysconfig
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-from pydantic import TypeAdapter, ValidationError
 
 from tespec.comparison.cell import OWN_WEIGHTS, RESULTS_VERSION, Cell, Kind, Start
 from tespec.core.config import as_facts, changed_settings, flattened, user_files
@@ -19,14 +13,11 @@ from tespec.core.settings import Finetuning, Pretraining
 from tespec.models.backbone import backbones
 from tespec.pretraining.method import Method, find_method, pretrain_method
 from tespec.pretraining.teacher import is_timm
-from tespec.registry import DATASETS, METHODS, MODELS, TASKS
+from tespec.registry import DATASETS, METHODS, MODELS, TASKS, source_files
 from tespec.runs.required import required_network, required_settings
 
-PACKAGES = ("tespec", "baselines")
 # in the overrides of a pre-training: hash of the user's file of another network
 REQUIRED_SHA256 = "required_sha256"
-# folders of the standard library and of installed packages
-INSTALLED = tuple(map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")))
 
 
 def finetuning_cell(
@@ -37,6 +28,7 @@ def finetuning_cell(
     data: str,
     *,
     of_data: Mapping[str, Any],
+    accumulate: int = 1,
     start: Start = "",
     **facts: Any,
 ) -> Cell:
@@ -50,24 +42,30 @@ def finetuning_cell(
         data: name of the data in records.
         of_data: overrides of the data, see `Description.overrides`.
         start: origin of the initial weights.
-        facts: further fields of the cell, and `accumulate`.
+        accumulate: number of micro-batches per step.
+        facts: further fields of the cell.
     """
     overrides = changed_settings(settings, method.network, of_data)
     for key in ("backbone", "label_fraction"):  # fields of their own
         overrides.pop(key, None)
-    return _cell(
-        settings,
-        overrides,
+    if accumulate > 1:
+        overrides["accumulate"] = accumulate
+    arch: Any = settings.arch
+    return Cell(
         kind=kind,
         method=name,
         task=settings.task,
         data=data,
+        profile=settings.profile,
+        arch=arch,
+        overrides=overrides,
         start=start,
         backbone="" if kind == "reference" else settings.backbone,
         label_fraction=settings.label_fraction,
         method_version=method.version,
         task_version=settings.version,
         plugin=plugin_sha256(method, settings, tasks=settings.task, profiles=settings.profile),
+        results_version=RESULTS_VERSION,
         **facts,
     )
 
@@ -101,63 +99,23 @@ def pretraining_cell(settings: Pretraining, data: str, accumulate: int = 1) -> C
         start = OWN_WEIGHTS
     elif required:
         start = pretraining_cell(required_settings(settings, required), data, accumulate)
-    return _cell(
-        settings,
-        changed,
+    if accumulate > 1:
+        changed["accumulate"] = accumulate
+    arch: Any = settings.arch
+    return Cell(
         kind="pretraining",
         method=settings.name,
         task=settings.dataset,
         data=data,
+        profile=settings.profile,
+        arch=arch,
+        overrides=changed,
         start=start,
         backbone=settings.backbone,
         method_version=method.version,
         plugin=plugin_sha256(method, settings, profiles=settings.profile),
-        accumulate=accumulate,
-    )
-
-
-def _cell(
-    settings: Finetuning | Pretraining, overrides: dict[str, Any], *, accumulate: int, **facts: Any
-) -> Cell:
-    if accumulate > 1:
-        overrides["accumulate"] = accumulate
-    arch: Any = settings.arch
-    return Cell(
-        arch=arch,
-        profile=settings.profile,
-        overrides=overrides,
         results_version=RESULTS_VERSION,
-        **facts,
     )
-
-
-def start_of(
-    recipe: Mapping[str, Any], sha256: str, where: object
-) -> tuple[Start, int | str | None]:
-    """Read from the recipe of a weights file which pre-training it is, and of which seed.
-
-    Args:
-        recipe: of the file; a file from elsewhere has no cell in it.
-        sha256: hash of the file, "" for random initialisation.
-        where: file that errors name.
-
-    Returns:
-        `Cell.start` and `Record.pretraining`.
-
-    Raises:
-        UserError: the recipe's cell is malformed.
-    """
-    if "cell" not in recipe:
-        return (OWN_WEIGHTS, sha256) if sha256 else ("", None)
-    try:
-        return TypeAdapter(Cell).validate_python(recipe["cell"]), int(recipe["seed"])
-    except (ValidationError, LookupError, ValueError, TypeError) as error:
-        raise UserError(where, "its recipe is damaged", "copy the file again") from error
-
-
-def recipe_of(cell: Cell, seed: int) -> dict[str, Any]:
-    """Facts of a recipe that `start_of` reads."""
-    return {"cell": asdict(cell), "seed": seed}
 
 
 def plugin_sha256(method: type[Method], settings: Finetuning | Pretraining, **configs: str) -> str:
@@ -184,39 +142,3 @@ def plugin_sha256(method: type[Method], settings: Finetuning | Pretraining, **co
     paths = {path for module in modules for path in source_files(module)}
     contents = sorted(path.read_bytes() for path in {*paths, *user_files(**configs)})
     return hashlib.sha256(b"\0".join(contents)).hexdigest()[:12] if contents else ""
-
-
-def source_files(module: str) -> set[Path]:
-    """Find the source of an imported module and of the modules that it imports.
-
-    Sources of this package, of the standard library and, unless `module` is one, of installed
-    packages are left out.
-
-    Args:
-        module: name in `sys.modules`.
-    """
-    files: set[Path] = set()
-    names = [module]
-    while names:
-        name = names.pop()
-        source = getattr(sys.modules.get(name), "__file__", None)
-        is_installed = source and source.startswith(INSTALLED) and name != module
-        if not source or is_installed or name.partition(".")[0] in PACKAGES:
-            continue
-        path = Path(source)
-        if path.suffix == ".py" and path not in files:
-            files.add(path)
-            names += _imported(path, sys.modules[name].__package__ or "")
-    return files
-
-
-def _imported(path: Path, package: str) -> Iterator[str]:
-    """Names of the modules that a source imports anywhere, and of their packages' members."""
-    for node in ast.walk(ast.parse(path.read_bytes())):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = package.rsplit(".", node.level - 1)[0] if node.level else ""
-            name = ".".join(filter(None, [base, node.module]))
-            yield name
-            yield from (f"{name}.{alias.name}" for alias in node.names)

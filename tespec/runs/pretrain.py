@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tespec.comparison.cell import recipe_of
 from tespec.comparison.records import Record
 from tespec.core.config import as_facts
 from tespec.core.distributed import broadcast, is_first, rank_computes, rank_zero_first
@@ -25,7 +26,7 @@ from tespec.pretraining.method import (
 from tespec.pretraining.tespec import Tespec
 from tespec.runs.cost import require_memory
 from tespec.runs.data import Data, same_world
-from tespec.runs.identity import pretraining_cell, recipe_of
+from tespec.runs.identity import pretraining_cell
 from tespec.runs.reconstruction import draw_reconstructions
 from tespec.runs.required import required_network, required_settings
 from tespec.runs.run import Outcome, Run, run_or_load
@@ -102,12 +103,16 @@ def pretrain(
     )
     batches = split_batches(opened.steps, seed, setup.accumulate)
 
-    def require() -> None:
-        require_memory(settings, opened.size, setup, run.device)
-        require_recordable(run, model, (recording.name for recording in recordings_of(opened)))
-
-    validate_and_save_run = partial(validate_and_save, run, opened, model)
-    record = run_or_load(run, validate_and_save_run, partial(train, run, model, batches), require)
+    names = [recording.name for recording in recordings_of(opened)]
+    record = run_or_load(
+        run,
+        partial(validate_and_save, run, opened, model),
+        partial(train, run, model, batches),
+        [
+            partial(require_memory, settings, opened.size, setup, run.device),
+            partial(require_recordable, run, model, names),
+        ],
+    )
     return Pretrained(run.folder / WEIGHTS, record)
 
 

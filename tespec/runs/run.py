@@ -86,7 +86,7 @@ def run_or_load(
     run: Run,
     evaluate: Callable[[], Outcome],
     train: Callable[[], Trained] = Trained,
-    require: Callable[[], None] = lambda: None,
+    requirements: Sequence[Callable[[], None]] = (),
 ) -> Record:
     """Load the complete record of a run without locking, or lock the run, compute it and write it.
 
@@ -99,7 +99,7 @@ def run_or_load(
         run: the run.
         evaluate: scores the trained model, and saves its weights in the run's folder.
         train: trains the model, resuming from a checkpoint if one exists; default: no training.
-        require: refuses a training that cannot run here, before anything is written.
+        requirements: refuse a training that cannot run here, before anything is written.
 
     Returns:
         The record; all ranks return the same.
@@ -109,7 +109,8 @@ def run_or_load(
     before = _find_complete(run)
     if before is not None and not setup.overwrite:
         return _reuse(run, before)
-    require()
+    for require in requirements:
+        require()
     with locked(setup.runs, run.name) as lock_owner:
         record = _find_complete(run)
         if record is not None and (not setup.overwrite or record != before):

@@ -202,7 +202,17 @@ def train(run: Run, model: nn.Module, batches: MicroBatches) -> Trained:
         remove_unfinished(run.folder)
         if not setup.overwrite:
             (run.folder / OVERWRITTEN).unlink(missing_ok=True)
-    _log_skipped(batches.parts[0])
+    # Only events have recordings that are too short, or state to carry.
+    steps: Any = batches.parts[0]
+    segments = getattr(steps, "segments", 0)
+    if left_out := getattr(steps, "left_out", ()):
+        log(f"skipped, shorter than {segments} windows: {', '.join(left_out)}")
+    if getattr(steps, "has_no_continuation", False):
+        log(
+            f"no recording or labelled part has two chunks of {segments} windows in a row, so "
+            "training carries no state; set fewer segments (more for sparse labels), or sampling: "
+            "random"
+        )
     tracker = _open_tracker(setup.track, run) if setup.track and is_first() else None
     curve = CurveHook(max(1, settings.steps // POINTS_ON_CURVE), tracker)
     hook = CheckpointHook(run.folder, curve)
@@ -227,19 +237,6 @@ def train(run: Run, model: nn.Module, batches: MicroBatches) -> Trained:
             tracker.close()
         raise
     return Trained(curve.curve, hook.seconds, tracker)
-
-
-def _log_skipped(steps: Any) -> None:
-    """Log recordings that are too short, and that no state is carried; only events have either."""
-    segments = getattr(steps, "segments", 0)
-    if left_out := getattr(steps, "left_out", ()):
-        log(f"skipped, shorter than {segments} windows: {', '.join(left_out)}")
-    if getattr(steps, "has_no_continuation", False):
-        log(
-            f"no recording or labelled part has two chunks of {segments} windows in a row, so "
-            "training carries no state; set fewer segments (more for sparse labels), or sampling: "
-            "random"
-        )
 
 
 def _resume(trainer: Trainer, curve: "CurveHook", hook: "CheckpointHook", run: Run) -> None:

@@ -422,7 +422,8 @@ def test_every_method_with_a_declared_difference_has_its_deviations():
 
 def test_a_custom_config_is_a_file_with_a_new_name(write_config, tmp_path):
     file = write_config("base: ddd17", "tasks")
-    assert config.user_files(tasks="custom", profiles="paper") == [file]
+    base = config.CONFIGS / "tasks" / "ddd17.yaml"
+    assert config.user_files(tasks="custom", profiles="paper") == [base, file]
     with pytest.raises(UserError, match="already has the name 'ddd17'; rename one of them"):
         config.add_file("tasks", file.rename(tmp_path / "ddd17.yaml"))
     with pytest.raises(UserError, match=r"not an existing .yaml file; check the path"):

@@ -1,13 +1,9 @@
-"""Earlier names of settings: read in records and weights, else refused with the present name."""
-
-import json
+"""Earlier names of settings: read in weights, else refused with the present name."""
 
 import pytest
-from made_records import record
 
 import tespec
 from tespec.cli.options import check_names
-from tespec.comparison.records import read_records
 from tespec.core import config
 from tespec.core.config import finetuning_settings
 from tespec.core.errors import UserError
@@ -15,27 +11,6 @@ from tespec.models import EventSwin
 from tespec.plan.jobs import expand, read_plan
 from tespec.registry import register_methods
 from tespec.weights.files import read_recipe, write_weights
-
-
-def test_a_record_with_earlier_names_is_read(tmp_path):
-    old_config = {"width": "tiny", "label_share": 0.1, "augmentation": {"zoom_in_share": 0.8}}
-    fields = json.loads(record().model_dump_json()) | {
-        "config": old_config | {"sampling": "clips"},
-        "overrides": {"label_share": 0.1, "augmentation.zoom_in_share": 0.8},
-        "profile": "tiny",
-    }
-    (tmp_path / "runs").mkdir()
-    (tmp_path / "runs" / "old.json").write_text(json.dumps(fields))
-    (old,), problems = read_records(tmp_path)
-    assert problems == []
-    assert old.config == {
-        "backbone": "swin_tiny",
-        "label_fraction": 0.1,
-        "augmentation": {"zoom_in_fraction": 0.8},
-        "sampling": "random",
-    }
-    assert old.overrides == {"label_fraction": 0.1, "augmentation.zoom_in_fraction": 0.8}
-    assert old.profile == "smoke"
 
 
 def test_weights_with_an_earlier_recipe_are_loaded(tmp_path):

@@ -14,7 +14,7 @@ from tespec.core import config
 from tespec.core.config import pretraining_settings
 from tespec.core.paths import CONFIGS
 from tespec.pretraining.method import find_method
-from tespec.registry import register_methods
+from tespec.registry import register_methods, source_files
 from tespec.runs import identity, pretrain
 from tespec.runs.data import Data
 from tespec.runs.finetune import prepare_run
@@ -167,7 +167,7 @@ def test_a_module_that_a_plug_in_imports_is_part_of_the_run(tiny_world, tmp_path
     plugin.write_text(PLUGGED.format(folder=str(tmp_path)))
     with forgotten_afterwards():
         register_methods([plugin])
-        files = identity.source_files("tespec_plugin_plugin")
+        files = source_files("tespec_plugin_plugin")
         assert files == {plugin, helper}
         first = name_of(tiny_world, tmp_path, method="plugged")
         helper.write_text(f"{HELPER}# edited\n")
@@ -176,9 +176,9 @@ def test_a_module_that_a_plug_in_imports_is_part_of_the_run(tiny_world, tmp_path
 
 
 def test_installed_and_own_modules_are_no_files_of_the_user():
-    assert identity.source_files("tespec.runs.run") == set()
-    assert identity.source_files("pytest")  # itself, but not what it imports
-    assert all("pytest" in path.parts[-2] for path in identity.source_files("pytest"))
+    assert source_files("tespec.runs.run") == set()
+    assert source_files("pytest")  # itself, but not what it imports
+    assert all("pytest" in path.parts[-2] for path in source_files("pytest"))
 
 
 def test_three_files_of_weights_are_draws_of_one_cell(tiny_world, tmp_path):
