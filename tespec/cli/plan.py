@@ -28,7 +28,7 @@ from tespec.core.errors import UserError
 from tespec.core.paths import RESULTS, RUNS
 from tespec.core.progress import log
 from tespec.plan import jobs as plans
-from tespec.plan.execute import PlannedRun, make_executor, run_all
+from tespec.plan.execute import PlannedRun, make_executor, run_all, sbatch_script
 from tespec.plan.jobs import PRETRAINING, Job, Plan
 from tespec.registry import register_methods
 from tespec.runs.setup import Advanced, NonNegativeInt, PositiveInt
@@ -172,6 +172,9 @@ def plan(
         print_status(jobs, done)
         return 0
     if options.dry_run:
+        if options.cluster == "slurm":
+            folder = options.runs / "logs" / plan.name / "submitted"
+            print(sbatch_script(make_executor("slurm", options.slurm, folder)))
         for job in missing:
             print(shlex.join(["tespec", *arguments_of(plan, job, finished, options)]))
         return 0

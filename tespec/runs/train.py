@@ -227,6 +227,7 @@ def train(run: Run, model: nn.Module, batches: MicroBatches) -> Trained:
         device=run.device,
         hooks=[curve, hook],
         workers=setup.workers,
+        name="pre-training" if run.cell.kind == "pretraining" else "fine-tuning",
     )
     _resume(trainer, curve, hook, run)
     try:

@@ -16,7 +16,7 @@ import numpy as np
 from tespec.core.errors import UserError
 from tespec.core.files import file_lock
 from tespec.core.paths import cache_root
-from tespec.core.progress import progress
+from tespec.core.progress import log, progress
 from tespec.datasets import Dsec, Mvsec
 from tespec.sample import layouts
 from tespec.sample.layouts import SampleRecording, SampleSensor
@@ -170,7 +170,11 @@ def make_world(
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         what = "is imported by each worker process that makes the sample world"
         raise UserError(sys.argv[0], what, 'move its code under `if __name__ == "__main__":`')
-    with file_lock(folder):
+
+    def waiting(owner: str) -> None:
+        log(f"{folder}: waiting for {owner}, which makes the sample world")
+
+    with file_lock(folder, waiting):
         for dataset in recordings:
             if not (folder / dataset).is_dir():
                 _make_dataset(folder, dataset, size, seed, processes or os.cpu_count() or 1)

@@ -70,6 +70,7 @@ class Trainer:
         device: device of this rank.
         hooks: objects with `after_train_iter`, such as mmengine's hooks.
         workers: as in `load_batches`.
+        name: of the training, on its progress lines.
     """
 
     def __init__(
@@ -82,7 +83,9 @@ class Trainer:
         device: torch.device,
         hooks: Sequence[Any] = (),
         workers: int | None = 0,
+        name: str = "training",
     ) -> None:
+        self.name = name
         self.model = model.to(device)
         self.settings = with_precision(settings, device)
         self.device = device
@@ -108,7 +111,7 @@ class Trainer:
         pin = self.device.type == "cuda"
         batches = load_batches(self._steps, first, last, self._workers, pin=pin)
         note = ""
-        with progress("training", "steps", self.step) as advance:
+        with progress(self.name, "steps", self.step) as advance:
             while loaded := list(islice(batches, self.accumulate)):
                 # New mappings, since a data set may keep its batches; copies overlap with
                 # computation.
