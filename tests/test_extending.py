@@ -8,10 +8,13 @@ import subprocess
 import sys
 
 import pytest
+import torch
 from guides import follow, forgotten_afterwards, section
 
+import tespec
 from tespec.comparison.records import read_records
 from tespec.core.paths import REPOSITORY
+from tespec.models import EventSwin
 
 PROGRAM = (REPOSITORY / "examples" / "my_method.py").read_text()
 RESULTS = ("--results", "results")
@@ -50,6 +53,31 @@ def test_a_method_is_listed_run_and_in_the_table(tiny_world, tmp_path):
     assert tuning.startswith("byol on ddd17 (recurrent, data: sample): miou")
     (row,) = re.findall(r"^ *BYOL .*", table, re.MULTILINE)
     assert f"{tuned.metrics['miou']:.2f} (1" in row
+
+
+@pytest.mark.slow
+def test_three_checkpoints_with_three_seeds_are_one_cell(tiny_world, tmp_path):
+    guide = (REPOSITORY / "README.md").read_text().partition("## Add your method")[2]
+    (tmp_path / "mine.py").write_text(
+        re.findall(r"```python\n# mine.py\n(.*?)```", guide, re.DOTALL)[0]
+    )
+    (loop, command) = re.findall(r"for seed in (.*?); do.*\n +(.*?) --data", guide)[0]
+    for seed in loop.split():
+        backbone = EventSwin("swin_micro", recurrent=True, img_size=(256, 320))
+        torch.save(backbone.state_dict(), tmp_path / f"mine-{seed}.pth")
+        places = ("--data", tiny_world / "gen1", "--profile", "smoke", *PLACES)
+        follow(command.replace("$seed", seed), tmp_path, *places)
+    records, _ = read_records(tmp_path / "results")
+    assert len({record.cell for record in records}) == 1
+    frame = tespec.results(tmp_path / "results")
+    main = frame[frame.main].groupby("cell").value.agg(["mean", "std", "count"])
+    ((mean, deviation, count),) = main.itertuples(index=False)
+    table, _ = follow("python benchmarks/tables.py --measured", tmp_path, *RESULTS)
+    (row,) = re.findall(r"^ *Mine .*", table, re.MULTILINE)
+    assert count == 3
+    assert f"{mean:.2f} ± {deviation:.2f} (3)" in row
+    assert "swin_micro" in row
+    assert "own weights" in row
 
 
 @pytest.mark.slow
