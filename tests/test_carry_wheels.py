@@ -8,7 +8,7 @@ from packaging.utils import canonicalize_name
 from test_constraints import REPOSITORY, requirements
 
 SCRIPT = (REPOSITORY / "tools" / "carry_wheels.sh").read_text()
-ONLY_TABLES = ("pandas", "tabulate")  # which benchmarks/gpu.py does not make
+ONLY_TABLES = ("pandas",)  # which benchmarks/gpu.py does not make
 
 
 def with_dependencies(*names):
