@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import glob
 import gzip
 import json
@@ -10,7 +11,7 @@ import platform
 import re
 import subprocess
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import datetime, timezone
 from importlib.metadata import version
@@ -185,26 +186,35 @@ def read_records(results: Path) -> tuple[list[Record], list[str]]:
         UserError: the folder is not a results folder.
     """
     require_results_folder(results)
-    records: dict[str, Record] = {}
     problems: list[str] = []
-    for path in sorted((results / "runs").glob("*.json")):
-        try:
-            records[path.stem] = _read_record(path)
-        except UserError as error:
-            problems.append(str(error))
+    gc.disable()  # parsing makes many objects and no cycles; a third less time
+    try:
+        records = dict(_valid_records(results, problems))
+    finally:
+        gc.enable()
+    return [records[name] for name in sorted(records)], problems
+
+
+def _valid_records(results: Path, problems: list[str]) -> Iterator[tuple[str, Record]]:
+    """Yield records by name, the archive first; describe the others in `problems`."""
     archive = results / ARCHIVE
+    lines: list[str] = []
     try:
         lines = _read_lines(archive) if archive.exists() else []
     except UserError as error:
-        return _by_name(records), [*problems, str(error)]
+        problems.append(str(error))
     for number, line in enumerate(lines, start=1):
         try:
             record = _validated(line, f"{archive}, line {number}")
         except UserError as error:
             problems.append(str(error))
         else:
-            records.setdefault(record.name, record)
-    return _by_name(records), problems
+            yield record.name, record
+    for path in sorted((results / "runs").glob("*.json")):
+        try:
+            yield path.stem, _read_record(path)
+        except UserError as error:
+            problems.append(str(error))
 
 
 def similar_records(results: Path, cell: Cell, seed: int) -> list[Record]:
@@ -271,10 +281,6 @@ def environment(device: str = "") -> dict[str, Any]:
         "cores": os.cpu_count() or 1,
         "platform": platform.platform(),
     }
-
-
-def _by_name(records: Mapping[str, Record]) -> list[Record]:
-    return [records[name] for name in sorted(records)]
 
 
 def _read_record(path: Path) -> Record:
