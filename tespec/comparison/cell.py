@@ -170,4 +170,4 @@ def start_of(
 
 def recipe_of(cell: Cell, seed: int) -> dict[str, Any]:
     """Facts of a recipe that `start_of` reads."""
-    return {"cell": asdict(cell), "seed": seed}
+    return {"cell": asdict(cell), "method": cell.method, "seed": seed}

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tespec.comparison.cell import Cell, Kind, start_of
+from tespec.comparison.cell import Kind, start_of
 from tespec.comparison.records import Record
 from tespec.core.config import as_facts, pretraining_settings
 from tespec.core.distributed import is_first, rank_zero_first
@@ -138,9 +138,8 @@ class CellSpec:
         if self.checkpoint is None:
             return
         report = self.method.initialise(random_backbone(self.settings, SIZE), self.checkpoint)
-        start, _ = start_of(report.recipe, report.sha256, self.checkpoint)
-        other = start.method if isinstance(start, Cell) else self.name
-        if other != self.name:
+        start_of(report.recipe, report.sha256, self.checkpoint)  # refuses a damaged recipe
+        if (other := report.recipe.get("method", self.name)) != self.name:
             raise UserError(
                 self.checkpoint,
                 f"was pre-trained with {other}, not with {self.name}",
