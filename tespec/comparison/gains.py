@@ -175,8 +175,9 @@ def _main_scores(
     chosen, left_out = select(frame, where)
     runs = chosen[(chosen["kind"] == "evaluation") & chosen["main"]]
     if runs.empty:
-        remedy = "leave out --where" if where else "evaluate a method with `tespec run`"
-        remedy += "".join(f" ({note})" for note in left_out)
+        remedy = "evaluate a method with `tespec run`" + "".join(f" ({note})" for note in left_out)
+        if where:
+            remedy = f"leave out --where {' '.join(where)}"
         raise UserError(option, "the selection has no main metric over all frames", remedy)
     seeds = runs["pretraining_seed"].astype(object)
     files = runs["weights"].where(runs["weights"] != "", None)

@@ -243,7 +243,8 @@ def require_results_folder(results: Path) -> None:
             f"--results {results}", "no such folder", "give a folder that contains runs/"
         )
     names = {path.name for path in results.iterdir()}
-    if not names & {"runs", "pictures", ARCHIVE} and names - {"tables", "report.html"}:
+    others = names - {"tables", "pictures", "report.html"}
+    if others and not names & {"runs", ARCHIVE}:
         raise UserError(
             f"--results {results}",
             "is not a results folder",

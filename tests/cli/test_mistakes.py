@@ -188,7 +188,7 @@ MISTAKES = [
     ("tables --by metric", "cannot be used with --by"),
     ("tables --only ablation_steps --measured", "has no measured results"),
     ("tables --gains scrach", "did you mean 'scratch'"),
-    ("tables --gains scratch --measured", "--gains cannot be combined with"),
+    ("tables --gains scratch --measured", "--gains and --rank cannot be combined with"),
     ("tables --gains scratch --where frames=moving", "over all frames; leave out --where frames"),
     (
         "tables --gains scratch --where metric=mean_class_acc",
