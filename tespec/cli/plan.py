@@ -161,7 +161,8 @@ def plan(
     records, problems = read_records(results) if results.exists() else ([], [])
     for problem in problems:
         log(f"skipped: {problem}")
-    finished = {record.key: record for record in records}
+    oldest_first = sorted(records, key=lambda record: record.written)
+    finished = {record.key: record for record in oldest_first}
     missing = plans.missing_jobs(jobs, finished, options.runs)
     left = set(missing)
     done = [job for job in jobs if job not in left]
@@ -170,7 +171,7 @@ def plan(
     print(f"{plan.title}: {len(done)} of {len(jobs)} runs done{before}")
     if options.status:
         print_status(jobs, done)
-        return 0
+        return 1 if problems else 0
     if options.dry_run:
         if options.cluster == "slurm":
             folder = options.runs / "logs" / plan.name / "submitted"
@@ -195,7 +196,7 @@ def plan(
         show_table(plan.show, results)
     count = sum(job.name not in failed for job in jobs)
     print(f"{count} of {len(jobs)} runs done; records: {results / 'runs'}")
-    return 1 if failed else 0
+    return 1 if failed or problems else 0
 
 
 def print_status(jobs: Sequence[Job], done: Sequence[Job]) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from tespec.cli.main import examples, new_app, refuse
-from tespec.core.errors import UserError
+from tespec.core.errors import UserError, one_line
 from tespec.core.paths import RESULTS
 from tespec.core.progress import log
 
@@ -91,9 +91,9 @@ def tables(
     from tespec.comparison.tables import make_tables
 
     if rank:
-        print(*compare_evaluations(frame, (first, second), filters), sep="\n")
+        print(*map(one_line, compare_evaluations(frame, (first, second), filters)), sep="\n")
         return 1 if problems else 0
-    scored = tuple(name for name in only if name != cost.NAME)
+    scored = tuple(name for name in dict.fromkeys(only) if name != cost.NAME)
     made = []
     if gains:
         made = [gains_table(frame, gains, filters)]
@@ -116,7 +116,7 @@ def tables(
     for note in dict.fromkeys(
         note for table in made for note in table.notes if note.startswith(PRINTED_NOTES)
     ):
-        print(note)
+        print(one_line(note))
     folder = written[0].parent
     print(f"Written: {len(written)} files in {folder}; their notes explain marks and brackets")
     ends = {path.suffix for path in written}

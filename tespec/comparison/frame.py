@@ -287,13 +287,15 @@ def _named(chosen: pd.DataFrame, by: str) -> pd.DataFrame:
     keys = chosen["cell"] + chosen["frames"]
     cells: list[Any] = chosen.assign(key=keys).drop_duplicates("key").to_dict("records")
     titles: dict[Any, str] = {}
+    level = {by, *(PROTOCOL if by == "evaluation" else [])}
     for cell in cells:
         words = [cell["title"] or cell["method"], cell["pretraining_overrides"]]
         title = ", ".join(filter(None, words))
         cell["label"] = titles.setdefault(tuple(cell[name] for name in ROW), title)
-        cell["column"] = f"{MEASURED} ({setting_name(cell | {by: DEFAULTS.get(by)})})"
-    rows = [name for name in ROW if name != by]
-    columns = [name for name in COLUMN if name != by]
+        facts = {name: value for name, value in cell.items() if name not in level}
+        cell["column"] = f"{MEASURED} ({setting_name(facts)})"
+    rows = [name for name in ROW if name not in level]
+    columns = [name for name in COLUMN if name not in level]
     for cell, label in zip(cells, distinguished(cells, "label", ["method"], []), strict=True):
         cell["label"] = label
     labels = distinguished(cells, "label", rows, ["network", "arch", "pretraining_data"])
@@ -319,7 +321,10 @@ def _newest(
     selected = frame[version] == last.reindex(frame.index)
     if not selected.all():
         count = frame.loc[~selected, "name"].nunique()
-        left_out.append(f"Not shown: {count} results of an older {version} (--where {version}=*).")
+        text = f"of an older {version} (--where {version}=*)"
+        if version == "name":
+            text = "that were computed again since"
+        left_out.append(f"Not shown: {count} results {text}.")
     return frame[selected]
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 
 from tespec.comparison import statistics
-from tespec.comparison.frame import COLUMN, MEASURED, PROTOCOL, select, setting_name
+from tespec.comparison.frame import COLUMN, MEASURED, PROTOCOL, select
 from tespec.comparison.published import task_titles
 from tespec.comparison.tables import (
     ACCUMULATED,
@@ -23,7 +24,7 @@ from tespec.core.errors import UserError
 from tespec.core.settings import suggest
 
 BASELINE = "scratch"  # of rankings, which leave it out
-NETWORK = ["task", "column", "arch", "backbone"]  # runs that are compared with each other
+NETWORK = ["task", "metric", "column", "arch", "backbone"]  # runs that are compared with each other
 LABELS = ["Task", "Data", "Method", "Backbone", "Recurrent", "Pre-training", "Metric"]
 GAIN_NOTES = (
     "Gain: difference of means over the same fine-tuning seeds, within one network; positive is "
@@ -75,6 +76,9 @@ def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] = {
         for facts in methods[methods["row"] != base].to_dict("records"):
             gain = gains[facts["row"]]
             note = gain.note if base else f"no {baseline} with {facts['network']}"
+            if base and len(bases) > 1:
+                chosen = base.replace("\n", ", ").removesuffix(", -")
+                note = "; ".join(filter(None, [note, f"over {chosen}"]))
             if base and machines[base] != machines[facts["row"]]:
                 note = "; ".join(filter(None, [note, "another machine"]))
             rows.append(facts | gain._asdict() | {"note": note, "baseline": baseline})
@@ -88,7 +92,7 @@ def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] = {
     texts = [
         {
             "Task": task_titles().get(row["task"], row["task"]),
-            "Data": row["column"].removeprefix(f"{MEASURED} ").strip("()"),
+            "Data": re.sub(rf"{MEASURED} \((.*)\)", r"\1", row["column"]),
             "Method": row["label"],
             "Backbone": row["network"],
             "Recurrent": RECURRENT[row["arch"]],
@@ -148,15 +152,19 @@ def compare_evaluations(
     runs["method"] = runs["row"].mask(runs["method"] == BASELINE, BASELINE)
     settings = [name for name in COLUMN if name not in PROTOCOL]
     lines = []
-    for _, network in runs.groupby(["task", *settings, "arch", "backbone"]):
+    for _, network in runs.groupby(["task", "metric", *settings, "arch", "backbone"]):
         first, second = (network[network["evaluation"] == name] for name in evaluations)
         if len(first) and len(second):
-            facts = first.iloc[0].to_dict() | {"evaluation": ""}
+            facts = first.iloc[0]
+            column = facts["column"].removeprefix(f"{MEASURED} ")
             ranking = compare_rankings(first, second, BASELINE)
-            name = f"{facts['task']}, {facts['network']}, {facts['arch']} ({setting_name(facts)})"
+            name = f"{facts['task']}, {facts['network']}, {facts['arch']} {column}"
             lines.append(
-                f"{name}: tau-b {ranking.tau:.3f} [{ranking.low:.3f}, {ranking.high:.3f}], "
-                f"p {ranking.p:.2g}, ceiling {ranking.ceiling:.3f}, {ranking.methods} methods"
+                f"{name} against {evaluations[1]}: "
+                f"tau-b {ranking.tau:.3f} [{ranking.low:.3f}, {ranking.high:.3f}], "
+                f"p {ranking.p:.2g}, ceiling {ranking.ceiling:.3f}, "
+                f"reliability {' and '.join(f'{part:.2f}' for part in ranking.reliability)}, "
+                f"{ranking.methods} methods"
                 f"{f' ({ranking.note})' if ranking.note else ''}"
             )
     if not lines:

@@ -18,7 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import to_jsonable_python
 
 import tespec
@@ -97,7 +97,7 @@ class Record(BaseModel):
     recordings: dict[str, Numbers] = {}  # main numbers per recording
     classes: Numbers = {}  # score per class
     command: str
-    written: datetime
+    written: AwareDatetime
     environment: Environment
     time: dict[str, float]  # durations in s
     # Trained parameters of the backbone and of the rest, in millions, and time of one window in ms;

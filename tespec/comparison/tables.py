@@ -270,7 +270,8 @@ def _comparison(
         number["place"] = (number["block"], "", number["order"])
         evaluation = number["evaluation"]
         is_grey = number["source"] == paper.PAPER and not number["ranked"]
-        source = PUBLISHED if evaluation == "full" else f"{PUBLISHED} ({evaluation})"
+        is_named = evaluation != "full" and by != "evaluation"
+        source = f"{PUBLISHED} ({evaluation})" if is_named else PUBLISHED
         number |= {"is_grey": is_grey, "source": source, "level": _level(number, by)}
         if number["ranked"]:
             last[number["method"]] = last[number["method"], number["arch"]] = number

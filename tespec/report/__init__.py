@@ -161,8 +161,8 @@ def score_figures(frame: pd.DataFrame) -> list[Picture]:
     """Draw the main scores of each column of the tables, best method on top."""
     runs, _ = select(frame, {}, free=["split", *PROTOCOL])
     runs = runs[runs.main]
-    rows = runs[["label", "network", "pretraining_data"]].astype(str)
-    runs = runs.assign(row=rows.agg(", ".join, axis=1).str.removesuffix(", -").map(one_line))
+    rows = runs["label"] + ", " + runs["network"] + ", " + runs["pretraining_data"]
+    runs = runs.assign(row=rows.str.removesuffix(", -").map(one_line))
     figures = []
     for (task, column), scores in runs[runs.kind == "evaluation"].groupby(["task", "column"]):
         is_prior = (runs.kind == "reference") & (runs.task == task) & (runs.column == column)

@@ -114,7 +114,7 @@ def test_of_several_results_of_a_seed_the_newest_counts():
         [1, 51.0],
         [2, 52.0],
     ]
-    assert notes == ["Not shown: 2 results of an older name (--where name=*)."]
+    assert notes == ["Not shown: 2 results that were computed again since."]
     assert set(select(frame, {"name": older[0].name})[0]["value"]) == {20.0, 30.0}
 
 

@@ -642,7 +642,9 @@ def test_evaluations_are_compared_by_the_rankings_of_their_methods():
         for frozen in (False, True)
     ]
     lines = compare_evaluations(to_frame(made), ("full", "frozen"))
-    assert lines[0].startswith("ddd17, Swin-T/7, recurrent (sample, sample): tau-b 1.000 [")
+    assert lines[0].startswith(
+        "ddd17, Swin-T/7, recurrent (sample, sample, full) against frozen: tau-b 1.000 ["
+    )
     assert "4 methods" in lines[0]
     with pytest.raises(UserError, match="no network has both evaluations; there are: frozen, full"):
         compare_evaluations(to_frame(made), ("full", "5 % of labels"))
@@ -684,3 +686,24 @@ def test_the_terminal_names_them_too(sample, capsys):
         assert "sample, study, full" in " ".join(printed.split())
         for label in table.cells.index:
             assert all(name in printed for name in label[1:])
+
+
+def test_gains_are_of_one_metric():
+    records = [record("scratch", seed=seed, miou=40.0 + seed) for seed in range(3)]
+    other = {"scores": {"error": {"title": "Error", "better": "lower", "unit": "m"}}}
+    records += [record("moby", seed=seed, metrics={"error": 4.0}, **other) for seed in range(3)]
+    (row,) = gains_table(to_frame(records), "scratch").data.to_dict("records")
+    assert pd.isna(row["mean"])
+    assert row["note"] == "no scratch with Swin-T/7"
+
+
+def test_gains_say_over_which_of_several_baselines_they_are():
+    records = [record("scratch", seed=seed, miou=40.0 + seed) for seed in range(3)]
+    starts = [pretraining(), pretraining(profile="paper")]
+    records += [
+        record("tespec", seed=seed, miou=41.0 + seed, start=start, pretraining=0)
+        for seed in range(3)
+        for start in starts
+    ]
+    data = gains_table(to_frame(records), "tespec").data
+    assert all("over Tespec, 1Mpx (sample world" in note for note in data["note"])

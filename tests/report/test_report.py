@@ -12,7 +12,7 @@ from tespec.cli.main import main
 from tespec.comparison.frame import to_frame
 from tespec.comparison.records import read_records, write_record
 from tespec.core.paths import REPOSITORY
-from tespec.report import score_figures
+from tespec.report import score_figures, write_report
 
 HOSTILE = "<b>a&b</b><script>x</script>$"
 
@@ -132,3 +132,10 @@ def test_a_folder_without_records_is_refused_and_a_broken_file_named(results, tm
     (results / "runs" / "torn.json").write_text("{")
     assert "torn.json" in written(results, code=1)
     assert "torn.json" in capsys.readouterr().err
+
+
+def test_a_folder_with_pretrainings_alone_has_a_report(tmp_path):
+    made = record("tespec", kind="pretraining", task="1mpx", metrics={"loss": 0.9}, scores={})
+    write_record(made, tmp_path)
+    write_report(tmp_path, tmp_path / "report.html")
+    assert made.name in (tmp_path / "report.html").read_text()
