@@ -16,7 +16,6 @@ app = new_app(
     "tables",
     help_epilogue=examples(
         "tables --only segmentation --measured",
-        "tables --by label_fraction --where method=tespec",
         "tables --rank full,frozen",
     ),
 )

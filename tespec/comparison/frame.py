@@ -68,7 +68,7 @@ def results(folder: str | Path | None = None) -> pd.DataFrame:
 
     Example:
         >>> import tespec
-        >>> frame = tespec.results("results/sample")
+        >>> frame = tespec.results("results")
         >>> scores = frame[(frame.kind == "evaluation") & frame.main]
         >>> means = scores.groupby("cell").value.mean()  # over seeds
         >>> print(len(means), means.min() > 0)

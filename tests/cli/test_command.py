@@ -233,6 +233,8 @@ def test_ctrl_c_during_the_imports_ends_a_command_silently(tmp_path, start):
     path = os.pathsep.join([str(tmp_path), str(REPOSITORY)])
     with subprocess.Popen(
         [sys.executable, *start.split()], cwd=REPOSITORY, text=True,
+        # A shell starts background jobs with SIGINT ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         env=os.environ | {"PYTHONPATH": path}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     ) as process:  # fmt: skip
         assert process.stdout.readline() == "imported\n"

@@ -327,10 +327,11 @@ def test_a_protocol_or_factor_that_an_archive_is_not_stored_with_is_refused(tiny
     def prepared(*changes):
         data = Data(root, "sample")
         return prepare_run(
-            "a", cell_spec(tmp_path, tmp_path, "gen1", changes=("rule=rvt", *changes), data=data)
+            "evaluation",
+            cell_spec(tmp_path, tmp_path, "gen1", changes=("rule=rvt", *changes), data=data),
         )[0]
 
-    assert prepared("protocol.skip=[a]").overrides["protocol.skip"] == ["a"]
+    assert prepared("protocol.skip=[a]").cell.overrides["protocol.skip"] == ["a"]
     remedy = "leave it at its default"
     what = rf"labels that RVT's protocol selected, so protocol\.min_side has no effect; {remedy}"
     with pytest.raises(UserError, match=what):

@@ -181,8 +181,9 @@ def test_a_dry_run_prices_the_run_and_writes_nothing(
     (tmp_path / "drive.raw").write_bytes(header + b"\0" * 64)
     assert main([*arguments, "--dry-run", "--results", "results", "--runs", "runs"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    before = "First, tespec is pre-trained: see tespec pretrain --method tespec --dry-run."
-    assert (lines[-1] == before) == (arguments[:3] == ["run", "--method", "tespec"])
+    first = "First, tespec is pre-trained: see tespec pretrain --method tespec --profile"
+    is_first = lines[-1] == f"{first} {profile} --dry-run."
+    assert is_first == (arguments[:3] == ["run", "--method", "tespec"])
     printed = dict(line.split(maxsplit=1) for line in lines if line and line[0] in "dpi")
     assert printed["profile"] == profile
     assert (printed["data"][: len(data)], printed["input"][: len(size)]) == (data, size)

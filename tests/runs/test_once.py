@@ -11,6 +11,7 @@ from functools import partial
 from unittest.mock import Mock
 
 import pytest
+from made_records import cell
 from short_runs import setup_in
 
 from tespec.core.config import finetuning_settings
@@ -31,14 +32,10 @@ def compute(folder, said, pause=None, **changes):
     runs.log = said.put
     settings = finetuning_settings("ddd17", "feedforward", "smoke")
     run = Run(
-        kind="evaluation",
-        method_name="scratch",
+        cell=cell("scratch", "feedforward"),
         method=find_method("scratch"),
-        task="ddd17",
         settings=settings,
         config={},
-        overrides={},
-        data="sample",
         data_fingerprint="x",
         seed=0,
         setup=setup_in(folder, **changes),

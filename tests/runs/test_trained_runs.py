@@ -62,7 +62,7 @@ def test_the_same_command_goes_on_where_it_stopped(straight, tiny_world, tmp_pat
     assert f"{ninth}: incomplete checkpoint, skipped\n" in capsys.readouterr().err
     resumed = run(tiny_world, tmp_path, track="files")
     assert "resuming at step 3 (--overwrite starts again)" in capsys.readouterr().err
-    for part in ("id", "metrics", "recordings", "classes", "curve"):
+    for part in ("name", "metrics", "recordings", "classes", "curve"):
         assert getattr(resumed, part) == getattr(straight[1], part), part
     assert all(1000 <= resumed.time[name] < 2000 for name in ("train", "total"))
     tracking = tmp_path / "runs" / resumed.name / "tracking"
@@ -181,7 +181,7 @@ def test_workers_and_a_stop_change_nothing(pretraining, tiny_world, tmp_path):
         pretrained(tiny_world, tmp_path, workers=2)
     assert not list((tmp_path / "results").glob("runs/*"))
     resumed = pretrained(tiny_world, tmp_path).record
-    for part in ("id", "name", "weights", "metrics", "groups", "curve"):
+    for part in ("name", "weights", "metrics", "groups", "curve"):
         assert getattr(resumed, part) == getattr(pretraining[1].record, part), part
 
 
