@@ -126,7 +126,8 @@ def start(words: list[str], folder: Path, call: int = 0, seconds: float = 0.0) -
     def work() -> int:
         train.SECONDS_BETWEEN_CHECKPOINTS = 0.0
         die_at_call(call)
-        signal.setitimer(signal.ITIMER_REAL, seconds)  # without a handler, SIGALRM kills
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # kills; pytest has a handler
+        signal.setitimer(signal.ITIMER_REAL, seconds)
         return call_tespec([*words, f"--results={folder / 'results'}", f"--runs={folder / 'runs'}"])
 
     return in_child(work, folder.with_suffix(".log"))

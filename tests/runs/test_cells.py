@@ -49,10 +49,10 @@ def test_a_probe_and_the_label_prior_are_scored_on_a_split_and_taken_up_again(ti
     probes = [probe(spec_of(tiny_world, tmp_path, split)) for split in ("test", "val")]
     priors = [prior(tiny_world, tmp_path, split=split) for split in ("test", "val")]
     for of_test, of_val in (probes, priors):
-        assert (of_test.split, of_val.split) == ("test", "val")
+        assert (of_test.cell.split, of_val.cell.split) == ("test", "val")
         assert of_test.metrics != of_val.metrics
     assert {"linear_miou", "knn_miou", "linear_pixel_acc"} < set(probes[0].metrics)
-    assert (priors[0].kind, priors[0].facts["backbone"], priors[0].curve) == ("reference", "-", [])
+    assert (priors[0].cell.kind, priors[0].facts["backbone"], priors[0].curve) == ("reference", "-", [])
     assert len(read_records(tmp_path / "results")[0]) == 4
     assert probe(spec_of(tiny_world, tmp_path)) == probes[0]  # also in when it was written
     assert probe(spec_of(tiny_world, tmp_path, overwrite=True)).metrics == probes[0].metrics

@@ -193,7 +193,7 @@ def test_the_command_line_by_two_processes_and_a_stop(tiny_world, tmp_path):
     changes = ["--set", "optimisation.steps=400", "--set", "batch_size=2", "--set", "segments=2"]
     command = [*TORCHRUN, REPOSITORY / "benchmarks" / "run.py", *what, *changes, *places]
     started = subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
-    assert any("training:" in line for line in iter(started.stderr.readline, ""))
+    assert any("fine-tuning:" in line for line in iter(started.stderr.readline, ""))
     started.send_signal(signal.SIGTERM)
     _, said = started.communicate()
     assert started.returncode != 0
