@@ -23,9 +23,9 @@ from mmengine.registry import Registry
 from pydantic import ValidationError
 
 from tespec.core.errors import UserError
+from tespec.core.paths import PACKAGES
 
 ENTRY_POINTS = "tespec.methods"
-PACKAGES = ("tespec", "baselines")
 # folders of the standard library and of installed packages
 INSTALLED = tuple(map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")))
 PLUGIN = "tespec_plugin_"  # prefix of the module name of a file given to --import

@@ -88,11 +88,6 @@ class Cell:
         facts += [start.profile] if start.profile != PAPER else []
         return task_titles().get(name, name) + (f" ({', '.join(facts)})" if facts else "")
 
-    @property
-    def learned_from_sample(self) -> bool:
-        """Whether the data, or the data of the pre-training, is of the sample world."""
-        return self.data == SAMPLE or (isinstance(self.start, Cell) and self.start.data == SAMPLE)
-
 
 Start = Cell | Literal["", "own weights"]
 

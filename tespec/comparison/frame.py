@@ -202,7 +202,7 @@ def _numbers(record: Record) -> Iterator[tuple[Any, ...]]:
     """Yield the numbers of a record, with the columns `OF_NUMBER`."""
     main = next(iter(record.scores), next(iter(record.metrics), ""))
     texts = record.protocol.get("partial means", "").split("; ")
-    # see `tespec.metrics.incomplete_means`
+    # see `tespec.metrics.partial_means`
     partial = {mean: count for mean, _, count in (text.rpartition(": ") for text in texts)}
     for frames, numbers in {ALL_FRAMES: record.metrics, **record.groups}.items():
         for metric, value in numbers.items():

@@ -25,7 +25,7 @@ import tespec
 from tespec.comparison.cell import Cell, differences, name_prefix, run_name
 from tespec.core.errors import UserError
 from tespec.core.files import atomic_write, regular_file, write_all
-from tespec.core.paths import REPOSITORY, RESULTS
+from tespec.core.paths import PACKAGES, REPOSITORY, RESULTS
 from tespec.metrics import Score
 
 ARCHIVE = "records.jsonl.gz"  # finished records in one file, one per line
@@ -33,7 +33,6 @@ ARCHIVE = "records.jsonl.gz"  # finished records in one file, one per line
 # Losses that gradient accumulation computes on one micro-batch at a time, not on the full batch.
 PER_MICRO_BATCH = "batch normalisation, Dice, contrastive losses and their queues"
 
-PACKAGES = ("tespec", "baselines")
 REMEDY = "remove it, or run again with --overwrite"
 # cell, seed and pre-training of a run, see `Record.pretraining`
 Key = tuple[Cell, int, int | str | None]

@@ -110,7 +110,7 @@ class MixedModel:
 
         Args:
             weights: of `methods`; their sum is 0.
-            pretraining: False to leave out A: the contrast of the pre-trainings at hand.
+            pretraining: False to leave out A: the contrast of these pre-trainings.
 
         Returns:
             The estimate; what the runs do not determine is NaN.

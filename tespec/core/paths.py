@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+PACKAGES = ("tespec", "baselines")  # of the harness
 PACKAGE = Path(__file__).resolve().parents[1]
 # A wheel contains these folders inside the package; in a checkout they are next to it.
 INSTALLED = (PACKAGE / "configs").is_dir()

@@ -706,4 +706,5 @@ def test_gains_say_over_which_of_several_baselines_they_are():
         for start in starts
     ]
     data = gains_table(to_frame(records), "tespec").data
+    assert len(data) == 2
     assert all("over Tespec, 1Mpx (sample world" in note for note in data["note"])
