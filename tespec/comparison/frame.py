@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from tespec.comparison.cell import RESULTS_VERSION, SAMPLE, Cell, differences
 from tespec.comparison.published import published_frame
-from tespec.comparison.records import Record, read_records
+from tespec.comparison.records import Record, iter_records
 from tespec.core.errors import UserError
 from tespec.core.paths import RESULTS
 from tespec.core.settings import suggest
@@ -90,8 +90,10 @@ def results(folder: str | Path | None = None) -> pd.DataFrame:
     Raises:
         UserError: the folder does not exist, or is not a results folder.
     """
-    records, problems = read_records(RESULTS if folder is None else Path(folder))
-    frame = to_frame(records)
+    problems: list[str] = []
+    # One record at a time, as thousands of them need a gigabyte.
+    frame = to_frame(iter_records(RESULTS if folder is None else Path(folder), problems))
+    frame = frame.sort_values("name", kind="stable", ignore_index=True)
     frame.attrs["left_out"] = problems
     return frame
 
