@@ -328,9 +328,8 @@ def _job(
     checkpoint: Path | None,
 ) -> Job:
     """Make the job with seed 0."""
-    from tespec.pretraining.method import find_method
+    from tespec.pretraining.method import Method, find_method
     from tespec.runs.identity import finetuning_cell, pretraining_cell
-    from tespec.runs.references import Prior
     from tespec.weights.files import read_recipe
 
     if task not in config.names("tasks"):
@@ -346,7 +345,8 @@ def _job(
             "set it only for cells that are pre-trained",
         )
     data, label = _data(plan, task)
-    method_class = Prior if kind == REFERENCE else find_method(method)
+    # a reference has no facts of its own
+    method_class = Method if kind == REFERENCE else find_method(method)
     of_data = read_description(Path(data)).overrides()
     network = backbone or method_class.network
     settings = config.finetuning_settings(task, arch, profile, of_cell, of_data, network)

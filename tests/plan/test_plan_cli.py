@@ -2,12 +2,13 @@ import shlex
 from dataclasses import replace
 
 import pytest
+from made_records import record as made_record
 
 from tespec.cli import cells
 from tespec.cli import plan as plan_cli
 from tespec.cli.main import main
 from tespec.comparison.frame import to_frame
-from tespec.comparison.records import read_records, write_archive
+from tespec.comparison.records import ARCHIVE, read_records, write_archive, write_record
 from tespec.plan.jobs import command, expand, read_plan
 from tespec.runs.finetune import prepare_run
 
@@ -36,6 +37,20 @@ def test_status_counts_runs_by_method_and_task(tmp_path, records, capsys):
     assert {"scratch": "6/6", "prior": "1/1", "moby": "8/8"}.items() <= dict(
         row.split() for row in rows
     ).items()
+
+
+def test_a_damaged_record_of_a_plan_is_named_and_its_run_is_missing(tmp_path, records, capsys):
+    damaged = next(record for record in records if record.cell.method == "scratch")
+    write_archive([record for record in records if record != damaged], tmp_path / ARCHIVE)
+    write_record(damaged, tmp_path).write_text('{"format": 5, "cell": "\\u001b[2J"}')
+    write_record(made_record("gep"), tmp_path).write_text("{")
+    options = ["--only", "scratch", "--results", str(tmp_path)]
+    assert main(["plan", "sample", "--status", *options]) == 1
+    output = capsys.readouterr()
+    assert output.out.startswith("sample world study")
+    assert ": 14 of 15 runs done" in output.out
+    (line,) = output.err.splitlines()
+    assert line.startswith(f"skipped: {tmp_path}/runs/{damaged.name}.json: not a record: name: ")
 
 
 MISTAKES = [
