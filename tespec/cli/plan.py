@@ -29,7 +29,7 @@ from tespec.core.paths import RESULTS, RUNS
 from tespec.core.progress import log
 from tespec.plan import jobs as plans
 from tespec.plan.execute import PlannedRun, make_executor, run_all, sbatch_script
-from tespec.plan.jobs import PRETRAINING, Job, Plan
+from tespec.plan.jobs import Job, Plan
 from tespec.registry import register_methods
 from tespec.runs.setup import Advanced, NonNegativeInt, PositiveInt
 
@@ -190,7 +190,7 @@ def plan(
     failed = run_jobs(plan, missing, finished, options) if missing else {}
     for job_name, reason in failed.items():
         print(f"failed: {job_name}: {reason}")
-    pretrainings = [job for job in missing if job.cell.kind == PRETRAINING]
+    pretrainings = [job for job in missing if job.cell.kind == "pretraining"]
     print_pretrainings([job for job in pretrainings if job.name not in failed], results)
     if plan.show:
         show_table(plan.show, results)

@@ -25,11 +25,7 @@ from tespec.core.files import UNREADABLE, read_yaml, sha256_of
 from tespec.core.settings import PositiveFraction, PositiveInt, build, suggest
 from tespec.registry import pretrained_methods, register_methods
 
-EVALUATION: Kind = "evaluation"
-PRETRAINING: Kind = "pretraining"
-REFERENCE: Kind = "reference"
 PREFIX = "pretraining."
-WEIGHTS = "backbone.safetensors"
 Some = Field(min_length=1)
 Seeds = Annotated[tuple[NonNegativeInt, ...], Some]
 Names = Annotated[tuple[str, ...], Some]
@@ -131,13 +127,10 @@ class Job:
         """Readable name, also of the log; it ends in a hash of the key."""
         cell = self.cell
         parts = [cell.kind, cell.method, cell.task, cell.arch, self.backbone]
-        parts += ["frozen"] if cell.frozen else []
-        parts += self.set
-        if self.upstream:
-            parts += [PREFIX + change for change in self.upstream.set]
-            parts += [f"p{self.upstream.seed}"] if self.upstream.seed != self.seed else []
-        parts += [cell.split] if cell.split != "test" else []
-        text = "-".join(filter(None, [*parts, f"s{self.seed}"]))
+        parts += ["frozen" if cell.frozen else "", *self.set]
+        parts += [f"p{self.upstream.seed}" if self.upstream else ""]
+        parts += [cell.split if cell.split != "test" else "", f"s{self.seed}"]
+        text = "-".join(filter(None, parts))
         text = re.sub(r"[^A-Za-z0-9.=_-]+", "_", text)[:180]
         key = f"{cell.text} {self.seed} {self.pretraining}"
         return f"{text}-{hashlib.sha256(key.encode()).hexdigest()[:8]}"
@@ -184,7 +177,7 @@ def missing_jobs(jobs: Sequence[Job], done: Mapping[Key, Record], runs: Path) ->
 
 def weights_path(record: Record, runs: Path) -> Path:
     """Path of the weights that a pre-training saved."""
-    return runs / record.name / WEIGHTS
+    return runs / record.name / "backbone.safetensors"
 
 
 def command(job: Job, checkpoint: Path | str | None = None) -> list[str]:
@@ -197,27 +190,30 @@ def command(job: Job, checkpoint: Path | str | None = None) -> list[str]:
     """
     cell = job.cell
     words = {
-        PRETRAINING: ["pretrain", "--method", cell.method],
-        REFERENCE: ["run", "--reference", cell.method, "--task", cell.task],
-        EVALUATION: ["run", "--method", cell.method, "--task", cell.task, "--arch", cell.arch],
+        "pretraining": ["pretrain", "--method", cell.method],
+        "reference": ["run", "--reference", cell.method, "--task", cell.task],
+        "evaluation": ["run", "--method", cell.method, "--task", cell.task, "--arch", cell.arch],
     }[cell.kind]
-    changes = job.set
-    start = job.checkpoint or checkpoint
-    if start:
-        words += ["--checkpoint", str(start)]
-    elif job.upstream:
-        changes += tuple(PREFIX + change for change in job.upstream.set)
-        if job.upstream.seed != job.seed:
-            words += ["--pretraining-seed", str(job.upstream.seed)]
     words += ["--freeze"] if cell.frozen else []
-    words += ["--backbone", job.backbone] if job.backbone else []
-    words += [word for change in changes for word in ("--set", change)]
-    words += ["--split", cell.split] if cell.split != "test" else []
-    profile = str(config.files("profiles")[cell.profile])
-    words += ["--profile", profile if config.user_files(profiles=cell.profile) else cell.profile]
-    words += ["--seed", str(job.seed), "--data", job.data]
-    accumulate = cell.overrides.get("accumulate", 1)
-    return words + (["--accumulate", str(accumulate)] if accumulate > 1 else [])
+    start = job.checkpoint or checkpoint
+    for change in job.set:
+        if not (start and change.startswith(PREFIX)):
+            words += ["--set", change]
+    profile = cell.profile
+    if config.user_files(profiles=profile):
+        profile = str(config.files("profiles")[profile])
+    options = {
+        "--checkpoint": start,
+        "--pretraining-seed": job.upstream.seed if job.upstream and not start else None,
+        "--backbone": job.backbone or None,
+        "--split": cell.split if cell.split != "test" else None,
+        "--profile": profile,
+        "--seed": job.seed,
+        "--data": job.data,
+        "--accumulate": cell.overrides.get("accumulate"),
+    }
+    given = [(option, str(value)) for option, value in options.items() if value is not None]
+    return [*words, *chain(*given)]
 
 
 def expand(plan: Plan, seeds: Sequence[int] = ()) -> list[Job]:
@@ -252,15 +248,21 @@ def expand(plan: Plan, seeds: Sequence[int] = ()) -> list[Job]:
             cells.architectures,
         ):
             few_labels = () if fraction == 1 else (f"label_fraction={fraction}",)
-            changes = (*plan.set, *cells.set, *few_labels)
-            frozen = evaluation == "frozen"
-            checkpoint = checkpoints.get(method)
-            unseeded = job_of(kind, method, task, arch, changes, cells.backbone, frozen, checkpoint)
-            for seed in chosen[:1] if kind == REFERENCE else chosen:
+            unseeded = job_of(
+                kind,
+                method,
+                task,
+                arch,
+                (*plan.set, *cells.set, *few_labels),
+                cells.backbone,
+                evaluation == "frozen",
+                checkpoints.get(method),
+            )
+            for seed in chosen[:1] if kind == "reference" else chosen:
                 for job in _with_seed(plan, unseeded, seed):
                     same = jobs.get(job.key, job)
                     jobs[job.key] = replace(same, ablations=(*same.ablations, *ablations))
-    methods = sorted({job.cell.method for job in jobs.values() if job.cell.kind == EVALUATION})
+    methods = sorted({job.cell.method for job in jobs.values() if job.cell.kind == "evaluation"})
     if unknown := sorted({*plan.checkpoints} - {*methods}):
         where = f"plan {plan.name}, checkpoints {unknown[0]}"
         raise UserError(where, "no cell has this method", suggest(unknown[0], methods))
@@ -270,7 +272,7 @@ def expand(plan: Plan, seeds: Sequence[int] = ()) -> list[Job]:
 def _groups(plan: Plan) -> Iterator[tuple[Kind, Cells, Mapping[str, Path], tuple[str, ...]]]:
     """Yield kind, cells, weights and ablation of each group; a row of an ablation is one."""
     for cells in plan.cells:
-        yield EVALUATION, cells, plan.checkpoints, ()
+        yield "evaluation", cells, plan.checkpoints, ()
     known = read_ablations()
     for group in plan.ablations:
         for name in group.tables:
@@ -279,8 +281,8 @@ def _groups(plan: Plan) -> Iterator[tuple[Kind, Cells, Mapping[str, Path], tuple
                 raise UserError(where, "no such table", f"choose from {', '.join(known)}")
             task = group.task or known[name].task
             _, changes = _split(plan.set)
-            default = config.pretraining_settings(ABLATED, _profile(plan, task), changes)
-            facts = config.as_facts(default)
+            _, _, profile = _data(plan, task)
+            facts = config.as_facts(config.pretraining_settings(ABLATED, profile, changes))
             for row in known[name].rows:
                 cells = Cells(
                     methods=(ABLATED,),
@@ -291,10 +293,10 @@ def _groups(plan: Plan) -> Iterator[tuple[Kind, Cells, Mapping[str, Path], tuple
                     set=tuple(PREFIX + change for change in row.changes(facts)),
                 )
                 # weights are the default row's
-                yield EVALUATION, cells, plan.checkpoints if row.default else {}, (name,)
+                yield "evaluation", cells, plan.checkpoints if row.default else {}, (name,)
     if plan.references:
         prior = Cells(methods=("prior",), architectures=("feedforward",), tasks=plan.references)
-        yield REFERENCE, prior, {}, ()
+        yield "reference", prior, {}, ()
 
 
 def _with_seed(plan: Plan, job: Job, seed: int) -> list[Job]:
@@ -332,11 +334,6 @@ def _job(
     from tespec.runs.identity import finetuning_cell, pretraining_cell
     from tespec.weights.files import read_recipe
 
-    if task not in config.names("tasks"):
-        raise UserError(
-            f"plan {plan.name}, task {task}", "no such task", suggest(task, config.names("tasks"))
-        )
-    profile = _profile(plan, task)
     of_cell, of_pretraining = _split(changes)
     if checkpoint and of_pretraining:
         raise UserError(
@@ -344,9 +341,9 @@ def _job(
             f"its weights are given by {checkpoint}",
             "set it only for cells that are pre-trained",
         )
-    data, label = _data(plan, task)
+    data, label, profile = _data(plan, task)
     # a reference has no facts of its own
-    method_class = Method if kind == REFERENCE else find_method(method)
+    method_class = Method if kind == "reference" else find_method(method)
     of_data = read_description(Path(data)).overrides()
     network = backbone or method_class.network
     settings = config.finetuning_settings(task, arch, profile, of_cell, of_data, network)
@@ -366,29 +363,28 @@ def _job(
     if checkpoint:
         start, pretraining = start_of(read_recipe(checkpoint), sha256_of(checkpoint), checkpoint)
         cell = replace(cell, start=start)
-    elif kind == EVALUATION and method in pretrained_methods():
+    elif kind == "evaluation" and method in pretrained_methods():
         recipe = config.pretraining_settings(method, profile, of_pretraining, backbone)
-        of_recipe, label = _data(plan, recipe.dataset, labelled=False)
+        of_recipe, label, _ = _data(plan, recipe.dataset, labelled=False)
         start = pretraining_cell(recipe, label, plan.accumulate)
         cell = replace(cell, start=start)
         upstream = Job(start, 0, of_recipe, of_pretraining, backbone)
-    return Job(cell, 0, data, of_cell, backbone, checkpoint, pretraining, upstream)
+    given = changes if upstream else of_cell
+    return Job(cell, 0, data, given, backbone, checkpoint, pretraining, upstream)
 
 
-def _data(plan: Plan, dataset: str, *, labelled: bool = True) -> tuple[str, str]:
-    """Return the value of `--data` for a data set, and the name of the data in records."""
+def _data(plan: Plan, dataset: str, *, labelled: bool = True) -> tuple[str, str, str]:
+    """Return the value of `--data` for a data set, its name in records, and the profile."""
     from tespec.runs.data import record_label
 
-    if plan.data == SAMPLE:
-        return SAMPLE, SAMPLE
-    folders = [plan.data] if plan.data else [*filter(None, [os.environ.get("TESPEC_DATA")]), "data"]
-    paths = [Path(folder) / dataset for folder in folders]
-    path = next((path for path in paths if path.exists()), paths[0])
-    return str(path), record_label(path, dataset, labelled=labelled)
-
-
-def _profile(plan: Plan, task: str) -> str:
-    return plan.profile or (SAMPLE if _data(plan, task)[1] == SAMPLE else "paper")
+    data = label = SAMPLE
+    if plan.data != SAMPLE:
+        folders = [plan.data] if plan.data else [os.environ.get("TESPEC_DATA"), "data"]
+        paths = [Path(folder) / dataset for folder in folders if folder]
+        path = next((path for path in paths if path.exists()), paths[0])
+        data = str(path)
+        label = record_label(path, dataset, labelled=labelled)
+    return data, label, plan.profile or (SAMPLE if label == SAMPLE else "paper")
 
 
 def _split(changes: Changes) -> tuple[Changes, Changes]:

@@ -67,13 +67,13 @@ EXPANDED = [
         {"ablations": [MEMORY], "split": "val"},
         [
             f"evaluation-tespec-ddd17-recurrent-{change}val-s0"
-            for change in ("pretraining.recurrent=false-", "")
+            for change in ("pretraining.recurrent=false-p0-", "p0-")
         ],
     ),
     (
         {"ablations": [MEMORY | {"evaluation": "frozen"}]},
         [
-            f"evaluation-tespec-ddd17-recurrent-frozen{change}-s0"
+            f"evaluation-tespec-ddd17-recurrent-frozen{change}-p0-s0"
             for change in ("-pretraining.recurrent=false", "")
         ],
     ),
@@ -319,9 +319,9 @@ def test_commands_name_all_choices():
     (job,) = jobs_of(cells=[cell], pretrainings={0: [1]}, split="val")
     start = "run --method tespec --task ddd17 --arch recurrent"
     end = "--split val --profile study --seed 1 --data sample"
-    changes = "--set batch_size=3 --set pretraining.recurrent=false"
-    assert " ".join(command(job)) == f"{start} --pretraining-seed 0 {changes} {end}"
-    assert " ".join(command(job, "FILE")) == f"{start} --checkpoint FILE --set batch_size=3 {end}"
+    changes = "--set pretraining.recurrent=false --set batch_size=3"
+    assert " ".join(command(job)) == f"{start} {changes} --pretraining-seed 0 {end}"
+    assert " ".join(command(job, "FILE")) == f"{start} --set batch_size=3 --checkpoint FILE {end}"
     upstream = (
         "pretrain --method tespec --set recurrent=false --profile study --seed 0 --data sample"
     )
@@ -374,7 +374,7 @@ UNKNOWN = [
     ),
     (
         {"cells": [CELL | {"tasks": ["kitti"]}]},
-        "plan a, task kitti: no such task; choose from 1mpx, ddd17",
+        "kitti: no such file in configs/tasks; choose from 1mpx, ddd17",
     ),
     ({"ablations": ["maskin"]}, "plan a, ablation maskin: no such table; choose from masking"),
     ({"cells": [CELL], "set": ["batch_sise=2"]}, "batch_sise"),
