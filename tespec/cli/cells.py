@@ -27,7 +27,7 @@ from tespec.core.settings import Pretraining, default_values
 from tespec.pretraining.method import Method, find_method
 from tespec.registry import METHODS
 from tespec.runs.cost import estimate_training, input_size
-from tespec.runs.data import Data, find_data, find_unlabelled, settings_of
+from tespec.runs.data import SAMPLE, Data, find_data, find_unlabelled, settings_of
 from tespec.runs.finetune import CellSpec, finetune
 from tespec.runs.identity import pretraining_cell
 from tespec.runs.pretrain import pretrain
@@ -152,6 +152,7 @@ def print_cost(cell: CellOptions, setup: Setup) -> None:
     print(estimate.report(spec.data.title, setup, cell.training.gpus))
     if spec.pretrains and spec.data.is_sample:
         words = ["tespec", "pretrain", "--method", spec.name, "--profile", settings.profile]
+        words += ["--data", SAMPLE]
         if cell.training.backbone:
             words += ["--backbone", cell.training.backbone]
         for change in spec.pretraining_changes:
