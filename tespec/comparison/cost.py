@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import pandas as pd
 
-from tespec.comparison.frame import select
+from tespec.comparison.frame import notes_on, select
 from tespec.comparison.published import NONE, read_published
-from tespec.comparison.tables import PUBLISHED, Table, assembled, selected
+from tespec.comparison.tables import DATA, PUBLISHED, Layout, Number, Table, arranged, selected
 
 NAME = "cost"
 PRETRAINING = "pretraining"
@@ -38,37 +37,41 @@ def cost_table(
     runs, left_out = select(frame, where, kinds=["evaluation", PRETRAINING])
     runs = runs.drop_duplicates("name")
     runs["task"] = runs["task"].mask(runs["kind"] == PRETRAINING, PRETRAINING)
-    runs["source"] = runs["column"] + " on " + runs["machine"]
-    numbers: list[dict[str, Any]] = []
-    for position, row in enumerate(content["rows"]):
-        group = row["group"]
+    runs["column"] += " on " + runs["machine"]
+    numbers: list[Number] = []
+    for order, row in enumerate(content["rows"]):
         quantity = row["quantity"]
-        shared = {
-            "group": group,
-            "label": row["title"],
-            "quantity": quantity,
-            "metric": "",
-            "level": (),
+        facts = {"block": 0, "group": row["group"], "order": order, "label": row["title"]}
+        facts |= {"metric": "", "level": "", "bold": False, "is_grey": False, "quantity": quantity}
+        facts |= {
+            "source": PUBLISHED,
+            "column": PUBLISHED,
+            "network": row.get("backbone", NONE),
+            "is_measured": False,
         }
-        shared |= {"place": (group, "", position), "bold": False, "level": ()}
-        for task, value in row["values"].items():
-            published = {"task": task, "source": PUBLISHED, "network": row.get("backbone", NONE)}
-            numbers.append(shared | published | {"value": value, "text": f"{value:.1f}"})
-        of_row = runs[runs["task"].isin(row["values"])].dropna(subset=quantity)
+        numbers += [
+            facts | {"task": task, "value": value, "text": f"{value:.1f}"}
+            for task, value in row["values"].items()
+        ]
+        of_row = runs[runs["task"].isin(row["values"])]
         for key in {"arch", "method"} & row.keys():
             of_row = of_row[of_row[key] == row[key]]
-        for keys, values in of_row.groupby(["network", "task", "source"])[quantity]:
-            facts = dict(zip(["network", "task", "source"], keys, strict=True))
-            mean = values.mean()
-            numbers.append(shared | facts | {"value": mean, "text": f"{mean:.3g} ({len(values)})"})
-    table = assembled(
-        content["title"],
-        numbers,
-        {"group": "Group", "label": "Quantity", "network": "Backbone"},
-        content["columns"],
-        {"": ""},
-        notes=NOTES,
-        data=(pd.DataFrame(numbers).assign(metric=lambda data: data["quantity"]), frame[:0]),
-    )
-    table = ((table.measured() if measured else None) or table)._replace(name=NAME)
-    return selected(table, left_out, where, measured=measured)
+        means = of_row.groupby(["network", "task", "column"])[quantity].agg(["mean", "count"])
+        numbers += [
+            facts
+            | mean
+            | {
+                "value": mean["mean"],
+                "source": mean["column"],
+                "is_measured": True,
+                "text": f"{mean['mean']:.3g} ({mean['count']})",
+            }
+            for mean in means[means["count"] > 0].reset_index().to_dict("records")
+        ]
+    shown = [number for number in numbers if number["is_measured"]] if measured else []
+    labels = {"group": "Group", "label": "Quantity", "network": "Backbone"}
+    layout = Layout(content["title"], labels, content["columns"], {"": ""})
+    data = pd.DataFrame(numbers).assign(metric=lambda rows: rows["quantity"])
+    data = data.reindex(columns=DATA)
+    table = arranged(layout, shown or numbers, [*NOTES, *notes_on(frame, left_out)], data)
+    return selected(table._replace(name=NAME), where, measured=measured)

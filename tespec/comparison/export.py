@@ -266,7 +266,7 @@ def _texts(
     previous = ""
     grid = np.concatenate([labels, table.cells], axis=1)
     for position, (group, texts) in enumerate(zip(groups, grid, strict=True)):
-        if position in table.rules:
+        if position and table.blocks[position] != table.blocks[position - 1]:
             rows.append([])
         if group not in ("", previous):
             rows.append([escaped(group)])
@@ -274,7 +274,7 @@ def _texts(
         row = [escaped(text) for text in texts]
         for column in np.flatnonzero(table.bold.iloc[position]) + len(labels.columns):
             row[column] = bold(row[column])
-        if position in table.grey:
+        if table.grey[position]:
             row = [grey(text) for text in row]
         rows.append(row)
     return header, rows
