@@ -38,40 +38,25 @@ def cost_table(
     runs = runs.drop_duplicates("name")
     runs["task"] = runs["task"].mask(runs["kind"] == PRETRAINING, PRETRAINING)
     runs["column"] += " on " + runs["machine"]
+    keys = ["network", "task", "column"]
     numbers: list[Number] = []
     for order, row in enumerate(content["rows"]):
-        quantity = row["quantity"]
         facts = {"block": 0, "group": row["group"], "order": order, "label": row["title"]}
-        facts |= {"metric": "", "level": "", "bold": False, "is_grey": False, "quantity": quantity}
-        facts |= {
-            "source": PUBLISHED,
-            "column": PUBLISHED,
-            "network": row.get("backbone", NONE),
-            "is_measured": False,
-        }
-        numbers += [
-            facts | {"task": task, "value": value, "text": f"{value:.1f}"}
-            for task, value in row["values"].items()
-        ]
-        of_row = runs[runs["task"].isin(row["values"])]
+        facts |= {"metric": "", "level": (), "quantity": row["quantity"], "is_measured": False}
+        published = facts | {"network": row.get("backbone", NONE), "column": PUBLISHED}
+        for task, value in row["values"].items():
+            numbers.append(published | {"task": task, "value": value, "text": f"{value:.1f}"})
+        of_row = runs[runs["task"].isin(row["values"])].dropna(subset=row["quantity"])
         for key in {"arch", "method"} & row.keys():
             of_row = of_row[of_row[key] == row[key]]
-        means = of_row.groupby(["network", "task", "column"])[quantity].agg(["mean", "count"])
-        numbers += [
-            facts
-            | mean
-            | {
-                "value": mean["mean"],
-                "source": mean["column"],
-                "is_measured": True,
-                "text": f"{mean['mean']:.3g} ({mean['count']})",
-            }
-            for mean in means[means["count"] > 0].reset_index().to_dict("records")
-        ]
-    shown = [number for number in numbers if number["is_measured"]] if measured else []
+        for names, values in of_row.groupby(keys)[row["quantity"]]:
+            mean = {"value": values.mean(), "text": f"{values.mean():.3g} ({len(values)})"}
+            mean |= zip(keys, names, strict=True)
+            numbers.append(facts | mean | {"is_measured": True})
+    data = pd.DataFrame(numbers)
+    data = data.assign(metric=data["quantity"], source=data["column"]).reindex(columns=DATA)
+    shown = [number for number in numbers if number["is_measured"] or not measured] or numbers
     labels = {"group": "Group", "label": "Quantity", "network": "Backbone"}
     layout = Layout(content["title"], labels, content["columns"], {"": ""})
-    data = pd.DataFrame(numbers).assign(metric=lambda rows: rows["quantity"])
-    data = data.reindex(columns=DATA)
-    table = arranged(layout, shown or numbers, [*NOTES, *notes_on(frame, left_out)], data)
+    table = arranged(layout, shown, [*NOTES, *notes_on(frame, left_out)], data)
     return selected(table._replace(name=NAME), where, measured=measured)

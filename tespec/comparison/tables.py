@@ -40,7 +40,7 @@ LETTERS = "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖ"
 SIGNS = ["", *LETTERS, *map("".join, product(LETTERS, LETTERS))]  # marks of machines
 NETWORK_LABELS = {
     "network": "Backbone",
-    "recurrent": "Recurrent",
+    "arch": "Recurrent",
     "pretraining_data": "Pre-training",
 }
 AVERAGED = (
@@ -55,7 +55,7 @@ ACCUMULATED = f"accumulate=N: {PER_MICRO_BATCH} use one of N micro-batches, not 
 DATA = ["source", *COLUMNS, "label", "mark", "citation", "tta", "bold", "table"]  # of the long CSV
 # Number of a table by column of the frame.
 Number = dict[Any, Any]
-HEADER = ["task", "metric", "is_measured", "column", "level"]  # columns of the numbers
+HEADER = ["task", "metric", "is_measured", "level", "column"]
 
 
 class Layout(NamedTuple):
@@ -65,13 +65,6 @@ class Layout(NamedTuple):
     labels: Mapping[str, str]  # names of the row labels, by column of the numbers
     tasks: Mapping[str, str]  # titles of the tasks by name, in their order
     metrics: Mapping[str, str]  # titles of the metrics by name, in their order
-
-    def position(self, column: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Sort key of a column, of its facts `HEADER`; settings are sorted before levels."""
-        task, metric, is_measured, source, level = column
-        metrics = [*self.tasks].index(task), [*self.metrics].index(metric)
-        setting = source if is_measured else ""
-        return *metrics, is_measured, setting, isinstance(level, str), level, source
 
 
 class Table(NamedTuple):
@@ -130,16 +123,13 @@ def make_tables(
     runs, left_out = select(frame, where, by, ["pretraining_overrides"])
     numbers = averaged(runs, by)
     published = _published(where, by)
-    is_ablated = runs["pretraining_overrides"] != ""
-    if "pretraining_overrides" in {*where, by}:
-        is_ablated[:] = False
-    ablated = runs[is_ablated].assign(reason="pretraining_overrides")
-    not_compared = pd.concat([left_out, ablated[LEFT_OUT]])
-    cells = {*ablated["cell"]}
-    compared = [number for number in numbers if number["cell"] not in cells]
-    tasks = {number["task"] for number in compared if number["kind"] == "evaluation"}
-    tasks -= {*paper.task_titles()}
-    custom = {_file_name(CUSTOM + task): task for task in sorted(tasks)}
+    is_varied = "pretraining_overrides" in {*where, by}
+    ablated = runs[(runs["pretraining_overrides"] != "") & (not is_varied)]
+    not_compared = pd.concat([left_out, ablated.assign(reason="pretraining_overrides")[LEFT_OUT]])
+    compared = [row for row in numbers if is_varied or not row["pretraining_overrides"]]
+    evaluated = {row["task"] for row in compared if row["kind"] == "evaluation"}
+    tasks = sorted(evaluated - {*paper.task_titles()})
+    custom = {_file_name(CUSTOM + task): task for task in tasks}
     ablations = {f"ablation_{name}": table for name, table in paper.read_ablations().items()}
     names = [*TABLES, *ablations, *custom]
     for name in only:
@@ -154,8 +144,7 @@ def make_tables(
             layout, rows = _ablation(ablations[name], numbers, by)
             hidden = left_out[(left_out["method"] == ABLATED) & bool(rows)]
         else:
-            layout = _comparison(name, custom.get(name, ""), compared)
-            rows = _placed(compared, layout, of_paper)
+            layout, rows = _comparison(name, custom.get(name, ""), compared, of_paper)
             hidden = not_compared
         # Rows of other publications without a number appear only in the long CSV.
         of_paper = [row for row in of_paper if row["source"] != paper.BEYOND or row["text"] != NONE]
@@ -214,11 +203,16 @@ def _published(where: Mapping[str, str], by: str) -> pd.DataFrame:
     is_plain = (evaluations == "full") | (by == "evaluation")
     return published.assign(
         column=(f"{PUBLISHED} (" + evaluations + ")").mask(is_plain, PUBLISHED),
-        level=published.get(by, ""),
-        recurrent=published["arch"].map(RECURRENT),
+        level=_levels(published, by),
         is_measured=False,
         is_grey=(published["source"] == paper.PAPER) & ~published["ranked"],
     )
+
+
+def _levels(rows: pd.DataFrame, by: str) -> Any:
+    """Values of the column `by` as tuples, which sort numbers before texts; empty without `by`."""
+    values = rows[by].astype(object).fillna(NONE) if by in rows else [""] * len(rows)
+    return [(isinstance(value, str), value) if by else () for value in values]
 
 
 def averaged(runs: pd.DataFrame, by: str = "") -> list[Number]:
@@ -229,10 +223,9 @@ def averaged(runs: pd.DataFrame, by: str = "") -> list[Number]:
         by: column whose values are averaged separately.
 
     Returns:
-        Columns of the first run of each cell, metric and group of frames, and: `level` (the text of
-        `by`), mean, std, n, finite (runs with a finite score), seeds, pretrainings (their numbers),
-        machines, and text, such as "34.47 ± 0.25 (3 of 5)" if other cells of a column have five
-        runs.
+        Columns of the first run of each cell, metric and group of frames, and: level, mean, std, n,
+        finite (runs with a finite score), seeds, pretrainings (their numbers), machines, and text,
+        such as "34.47 ± 0.25 (3 of 5)" if other cells of a column have five runs.
     """
     keys = [*dict.fromkeys(["cell", "metric", "frames", *([by] if by else [])])]
     draws = runs["pretraining_seed"].astype(object).where(runs["weights"] == "", runs["weights"])
@@ -249,9 +242,8 @@ def averaged(runs: pd.DataFrame, by: str = "") -> list[Number]:
     of_machines = runs.drop_duplicates([*keys, "machine"]).groupby(keys, sort=False, dropna=False)
     means["machines"] = of_machines["machine"].agg(list)
     numbers = runs.drop_duplicates(keys).reset_index(drop=True)
-    numbers = numbers.assign(**means.reset_index(drop=True), is_measured=True, is_grey=False)
-    numbers["recurrent"] = numbers["arch"].map(RECURRENT)
-    numbers["level"] = numbers[by].astype(object).fillna(NONE) if by else ""
+    numbers = numbers.assign(**means.reset_index(drop=True), is_measured=True)
+    numbers["level"] = _levels(numbers, by)
     # Methods without pre-training have one run per seed, others one per seed and pre-training. Rows
     # of an ablation may have fewer runs than the default.
     rivals = [numbers[name] for name in ("kind", *HEADER, "frames")]
@@ -276,31 +268,34 @@ def _text(number: Number) -> str:
     return f"{number['mean']:{digits}}{deviation} ({count})"
 
 
-def _comparison(name: str, task: str, numbers: Sequence[Number]) -> Layout:
-    """Layout of a comparison table of the paper, or of a custom task."""
+def _comparison(
+    name: str, task: str, numbers: Sequence[Number], published: Sequence[Number]
+) -> tuple[Layout, list[Number]]:
+    """Layout and measured rows of a comparison table of the paper, or of a custom task.
+
+    Rows stand below the published ones of their method, or in groups of their own.
+    """
     labels = {"group": "Group", "label": "Method", **NETWORK_LABELS}
     if task:
-        metrics = metric_titles([number for number in numbers if number["task"] == task])
-        return Layout(f"Task {task}", labels, {task: task}, metrics)
-    return Layout(paper.read_published(name)["title"], labels, *paper.titles_of(name))
-
-
-def _placed(numbers: Sequence[Number], layout: Layout, published: Sequence[Number]) -> list[Number]:
-    """Rows of a comparison: below the published ones of their method, or in their own group."""
+        metrics = metric_titles(row for row in numbers if row["task"] == task)
+        layout = Layout(f"Task {task}", labels, {task: task}, metrics)
+    else:
+        title = paper.read_published(name)["title"]
+        layout = Layout(title, labels, *paper.titles_of(name))
     places: dict[Any, Number] = {}
     for row in published:
         if row["ranked"]:
             place = {name: row[name] for name in ("block", "group", "order")}
             places[row["method"]] = places[row["method"], row["arch"]] = place
     rows = []
-    for number in numbers:
-        if number["task"] in layout.tasks and number["metric"] in layout.metrics:
-            place = {"block": 100, "group": number["group"], "order": 0}
-            if number["kind"] == "reference":
-                place = {"block": 200, "group": "References", "order": 0}
-            place = places.get(number["method"], place)
-            rows.append(number | places.get((number["method"], number["arch"]), place))
-    return rows
+    for row in numbers:
+        if row["task"] in layout.tasks and row["metric"] in layout.metrics:
+            is_reference = row["kind"] == "reference"
+            group = "References" if is_reference else row["group"]
+            place = {"block": 200 if is_reference else 100, "group": group, "order": 0}
+            place = places.get(row["method"], place)
+            rows.append(row | places.get((row["method"], row["arch"]), place))
+    return layout, rows
 
 
 def _ablation(
@@ -384,39 +379,41 @@ def arranged(
     Args:
         layout: caption and headings.
         numbers: with the columns of the labels and `HEADER`; block, group and order, which order
-            the rows; text, bold and is_grey.
+            the rows; text; perhaps bold and is_grey.
         notes: lines below the table.
         data: numbers behind the table.
     """
-    order = ["block", "group", "order", "is_measured", *layout.labels]
+    tasks = [*layout.tasks]
+    metrics = [*layout.metrics]
     grid: dict[Any, dict[Any, Number]] = defaultdict(dict)
     for number in numbers:
-        row = grid[tuple(number[name] for name in order)]
-        if row.setdefault(_header(number), number) is not number:
+        task, metric, *others = _header(number)
+        column = (tasks.index(task), metrics.index(metric), *others)
+        place = [number[name] for name in ("block", "group", "order", "is_measured")]
+        labels = [RECURRENT.get(number[name], number[name]) for name in layout.labels]
+        row = grid[(*place, *labels)]
+        if row.setdefault(column, number) is not number:
             raise ValueError(f"two numbers in one cell of {layout.title}: {number['label']}")
-    columns = sorted({column for row in grid.values() for column in row}, key=layout.position)
+    columns = sorted({column for row in grid.values() for column in row})
     rows = sorted(grid)
-    empty = {"text": NONE, "bold": False, "is_grey": False}
-    cells = [[grid[row].get(column, empty) for column in columns] for row in rows]
+    cells = [[grid[row].get(column, {"text": NONE}) for column in columns] for row in rows]
     index = pd.MultiIndex.from_tuples([row[4:] for row in rows], names=[*layout.labels.values()])
-    header = [
-        (
-            layout.tasks[task],
-            layout.metrics[metric],
-            *map(as_text, names if names[1] != "" else names[:1]),
-        )
-        for task, metric, _, *names in columns
+    tasks = [*layout.tasks.values()]
+    metrics = [*layout.metrics.values()]
+    headings = [
+        (tasks[task], metrics[metric], column, *map(as_text, level[1:]))
+        for task, metric, _, level, column in columns
     ]
-    titles = pd.MultiIndex.from_tuples(header)
+    titles = pd.MultiIndex.from_tuples(headings)
     main = (layout.metrics[number["metric"]] for number in numbers if number.get("main"))
     return Table(
         layout.title,
         pd.DataFrame([[cell["text"] for cell in row] for row in cells], index, titles),
-        pd.DataFrame([[cell["bold"] for cell in row] for row in cells], index, titles),
+        pd.DataFrame([[cell.get("bold", False) for cell in row] for row in cells], index, titles),
         tuple(notes),
         data,
         tuple(row[:2] for row in rows),
-        tuple(any(cell["is_grey"] for cell in row) for row in cells),
+        tuple(any(cell.get("is_grey") for cell in row) for row in cells),
         next(main, ""),
     )
 
