@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import compress, product
 from typing import Any, NamedTuple
 
@@ -151,7 +151,7 @@ def make_tables(
         shown = rows if measured else of_paper + rows
         if not shown:
             continue
-        notes = [*_notes(name, shown, rows)]
+        notes = _notes(name, shown, rows)
         notes += notes_on(frame, hidden[hidden["task"].isin(layout.tasks)])
         # Whole numbers stay whole in a table without published rows.
         data = both if (both["table"] == name).any() else of_runs
@@ -224,8 +224,9 @@ def averaged(runs: pd.DataFrame, by: str = "") -> list[Number]:
 
     Returns:
         Columns of the first run of each cell, metric and group of frames, and: level, mean, std, n,
-        finite (runs with a finite score), seeds, pretrainings (their numbers), machines, and text,
-        such as "34.47 ± 0.25 (3 of 5)" if other cells of a column have five runs.
+        finite (runs with a finite score), seeds, pretrainings (their numbers), machines, files (of
+        own weights), expected (runs, at most those of other cells), and text, such as "34.47 ± 0.25
+        (3 of 5)" if other cells of a column have five runs.
     """
     keys = [*dict.fromkeys(["cell", "metric", "frames", *([by] if by else [])])]
     draws = runs["pretraining_seed"].astype(object).where(runs["weights"] == "", runs["weights"])
@@ -239,8 +240,9 @@ def averaged(runs: pd.DataFrame, by: str = "") -> list[Number]:
         pretrainings=("draw", "nunique"),
         partial=("partial", "max"),
     )
-    of_machines = runs.drop_duplicates([*keys, "machine"]).groupby(keys, sort=False, dropna=False)
-    means["machines"] = of_machines["machine"].agg(list)
+    for name, column in (("machines", "machine"), ("files", "weights")):
+        distinct = runs.drop_duplicates([*keys, column])
+        means[name] = distinct.groupby(keys, sort=False, dropna=False)[column].agg(list)
     numbers = runs.drop_duplicates(keys).reset_index(drop=True)
     numbers = numbers.assign(**means.reset_index(drop=True), is_measured=True)
     numbers["level"] = _levels(numbers, by)
@@ -356,19 +358,28 @@ def _header(number: Number) -> tuple[Any, ...]:
     return tuple(number[name] for name in HEADER)
 
 
-def _notes(name: str, shown: Sequence[Number], rows: Sequence[Number]) -> Iterator[str]:
+def _notes(name: str, shown: Sequence[Number], rows: Sequence[Number]) -> list[str]:
     """Explain the marks of published rows, and what the measured ones may differ in."""
+    notes = []
     if name in TABLES:
         marks = paper.read_published(name)["marks"] | paper.read_published(paper.BEYOND)["marks"]
         used = "".join(number["label"] for number in shown)
-        yield from (f"{mark} {text}." for mark, text in marks.items() if mark in used)
-    if rows:
-        yield AVERAGED
-    yield from _mark(rows)
-    if any(row["partial"] for row in rows):
-        yield PARTIAL
-    if any("accumulate=" in row["overrides"] + row["pretraining_overrides"] for row in rows):
-        yield ACCUMULATED
+        notes += [f"{mark} {text}." for mark, text in marks.items() if mark in used]
+    notes += [AVERAGED] * bool(rows) + _mark(rows)
+    notes += [PARTIAL] * any(row["partial"] for row in rows)
+    changed = [row[name] for row in rows for name in ("overrides", "pretraining_overrides")]
+    notes += [ACCUMULATED] * any("accumulate=" in text for text in changed)
+    notes += dict.fromkeys(
+        f"{row['label']}: files {', '.join(hashed[:8] for hashed in row['files'])} of own weights "
+        "count as draws of one pre-training; their settings are unknown."
+        for row in rows
+        if len(row["files"]) > 1
+    )
+    plugins = {row["plugin"]: row["label"] for row in rows if row["plugin"]}
+    if name.startswith(CUSTOM) and len(plugins) > 1:
+        files = ", ".join(f"{plugin} ({label})" for plugin, label in plugins.items())
+        notes.append(f"Plug-in files differ, and with them perhaps the task: {files}.")
+    return notes
 
 
 def arranged(
