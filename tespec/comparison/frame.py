@@ -312,22 +312,22 @@ def _named(chosen: pd.DataFrame, by: str) -> pd.DataFrame:
     level = {by, *(PROTOCOL if by == "evaluation" else [])}
     firsts = chosen.drop_duplicates(["cell", "frames"])
     cells: list[Any] = firsts.to_dict("records")
-    titles: dict[Any, str] = {}
     for cell in cells:
         words = [cell["title"] or cell["method"], cell["pretraining_overrides"]]
-        title = ", ".join(filter(None, words))
-        cell["label"] = titles.setdefault(tuple(cell[name] for name in ROW), title)
+        cell["label"] = ", ".join(filter(None, words))
         facts = {name: value for name, value in cell.items() if name not in level}
         cell["column"] = f"{MEASURED} ({setting_name(facts)})"
-    rows = [name for name in ROW if name not in level]
-    distinguish(cells, "label", ["method"], [])
-    distinguish(cells, "label", rows, ["network", "arch", "pretraining_data"])
-    distinguish(cells, "column", [name for name in COLUMN if name not in level], ["task"])
+    for name, keys, shared in (
+        ("label", ["method"], []),
+        ("label", ROW, ["network", "arch", "pretraining_data"]),
+        ("column", COLUMN, ["task"]),
+    ):
+        distinguish(cells, name, [key for key in keys if key not in level], shared)
     names = firsts[["cell", "frames"]].assign(
         label=[cell["label"] for cell in cells], column=[cell["column"] for cell in cells]
     )
-    names = names.astype({"label": "str", "column": "str"})  # also without rows
-    return chosen.merge(names, on=["cell", "frames"])
+    types = {"label": "str", "column": "str"}  # also without rows
+    return chosen.merge(names.astype(types), on=["cell", "frames"])
 
 
 def distinguish(

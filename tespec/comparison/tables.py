@@ -128,8 +128,9 @@ def make_tables(
     not_compared = pd.concat([left_out, ablated.assign(reason="pretraining_overrides")[LEFT_OUT]])
     compared = [row for row in numbers if is_varied or not row["pretraining_overrides"]]
     evaluated = {row["task"] for row in compared if row["kind"] == "evaluation"}
-    tasks = sorted(evaluated - {*paper.task_titles()})
-    custom = {_file_name(CUSTOM + task): task for task in tasks}
+    custom = {
+        _file_name(CUSTOM + task): task for task in sorted(evaluated - {*paper.task_titles()})
+    }
     ablations = {f"ablation_{name}": table for name, table in paper.read_ablations().items()}
     names = [*TABLES, *ablations, *custom]
     for name in only:
@@ -394,12 +395,12 @@ def arranged(
         notes: lines below the table.
         data: numbers behind the table.
     """
-    tasks = [*layout.tasks]
-    metrics = [*layout.metrics]
+    tasks = {name: (n, title) for n, (name, title) in enumerate(layout.tasks.items())}
+    metrics = {name: (n, title) for n, (name, title) in enumerate(layout.metrics.items())}
     grid: dict[Any, dict[Any, Number]] = defaultdict(dict)
     for number in numbers:
         task, metric, *others = _header(number)
-        column = (tasks.index(task), metrics.index(metric), *others)
+        column = (tasks[task], metrics[metric], *others)
         place = [number[name] for name in ("block", "group", "order", "is_measured")]
         labels = [RECURRENT.get(number[name], number[name]) for name in layout.labels]
         row = grid[(*place, *labels)]
@@ -409,10 +410,8 @@ def arranged(
     rows = sorted(grid)
     cells = [[grid[row].get(column, {"text": NONE}) for column in columns] for row in rows]
     index = pd.MultiIndex.from_tuples([row[4:] for row in rows], names=[*layout.labels.values()])
-    tasks = [*layout.tasks.values()]
-    metrics = [*layout.metrics.values()]
     headings = [
-        (tasks[task], metrics[metric], column, *map(as_text, level[1:]))
+        (*task[1:], *metric[1:], column, *map(as_text, level[1:]))
         for task, metric, _, level, column in columns
     ]
     titles = pd.MultiIndex.from_tuples(headings)
