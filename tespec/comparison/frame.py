@@ -64,6 +64,12 @@ VERSIONS = {
     # A seed has several results if its initial weights were made again, which changes the name.
     "name": (["cell", "seed", "pretraining_seed", "weights"], "written"),
 }
+# Words for results that are not shown, by the column that left them out.
+NOT_SHOWN = {
+    **dict.fromkeys(DEFAULTS, "with {reason} {values} (--where {reason}=VALUE)"),
+    **dict.fromkeys(VERSIONS, "of an older {reason} (--where {reason}=*)"),
+    "name": "that were computed again since",
+}
 LEFT_OUT = ["task", "method", *DEFAULTS, *VERSIONS, "reason"]
 # Facts of a pre-training that its fine-tuning usually shares, or that are usually these.
 INHERITED = ["arch", "backbone", "method_version", "plugin", "results_version"]
@@ -294,16 +300,12 @@ def notes_on(frame: pd.DataFrame, left_out: pd.DataFrame) -> list[str]:
     problems = frame.attrs.get("left_out", [])
     skipped = f"Skipped {len(problems)} damaged records: {'; '.join(problems[:3])}."
     notes = [skipped] if problems else []
-    reasons = {*left_out["reason"]}
-    for reason in filter(reasons.__contains__, [*DEFAULTS, *VERSIONS]):
+    for reason, text in NOT_SHOWN.items():
         rows = left_out[left_out["reason"] == reason]
-        values = ", ".join(map(as_text, rows[reason].unique()[:3]))
-        text = f"with {reason} {values} (--where {reason}=VALUE)"
-        if reason in VERSIONS:
-            text = f"of an older {reason} (--where {reason}=*)"
-        if reason == "name":
-            text = "that were computed again since"
-        notes.append(f"Not shown: {rows['name'].nunique()} results {text}.")
+        if len(rows):
+            values = ", ".join(map(as_text, rows[reason].unique()[:3]))
+            words = text.format(reason=reason, values=values)
+            notes.append(f"Not shown: {rows['name'].nunique()} results {words}.")
     return notes
 
 
