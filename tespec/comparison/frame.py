@@ -312,7 +312,7 @@ def notes_on(frame: pd.DataFrame, left_out: pd.DataFrame) -> list[str]:
 def _named(chosen: pd.DataFrame, by: str) -> pd.DataFrame:
     """Add the columns `label` and `column`; the values of `by` are displayed elsewhere."""
     level = {by, *(PROTOCOL if by == "evaluation" else [])}
-    firsts = chosen.drop_duplicates(["cell", "frames"])
+    firsts = chosen.drop_duplicates(["cell", "frames"])[[*OF_CELL, "title", "frames"]]
     cells: list[Any] = firsts.to_dict("records")
     for cell in cells:
         words = [cell["title"] or cell["method"], cell["pretraining_overrides"]]

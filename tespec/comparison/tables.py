@@ -138,9 +138,10 @@ def make_tables(
             raise UserError(f"--only {name}", "no such table", suggest(name, names))
     of_runs = runs.assign(source=MEASURED, label=None).reindex(columns=DATA)
     both = pd.concat([published, of_runs], ignore_index=True)[DATA]
+    published_rows: list[Any] = published.to_dict("records")
     tables = []
     for name in only or names:
-        of_paper: list[Any] = published[published["table"] == name].to_dict("records")
+        of_paper = [row for row in published_rows if row["table"] == name]
         if name in ablations:
             layout, rows = _ablation(ablations[name], numbers, by)
             hidden = left_out[(left_out["method"] == ABLATED) & bool(rows)]
@@ -155,7 +156,7 @@ def make_tables(
         notes = _notes(name, shown, rows)
         notes += notes_on(frame, hidden[hidden["task"].isin(layout.tasks)])
         # Whole numbers stay whole in a table without published rows.
-        data = both if (both["table"] == name).any() else of_runs
+        data = both if of_paper else of_runs
         is_behind = data["cell"].isin({row["cell"] for row in rows})
         is_behind &= data["metric"].isin(layout.metrics)
         data = data[is_behind | (data["table"] == name)]
