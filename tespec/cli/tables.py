@@ -64,6 +64,7 @@ def tables(
         bool((gains or rank) and (only or measured or by)) or bool(gains and rank),
         "--gains and --rank cannot be combined with each other, --only, --measured or --by",
     )
+    refuse(gains == "", "--gains: name a method, such as scratch")
     first, comma, second = rank.partition(",")
     refuse(bool(rank) and not comma, f"--rank {rank}: write two evaluations, such as full,frozen")
     filters = {"frozen": "True"} if frozen else {}

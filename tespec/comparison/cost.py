@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import pandas as pd
 
-from tespec.comparison.frame import select
+from tespec.comparison.frame import notes_on, select
 from tespec.comparison.published import NONE, read_published
-from tespec.comparison.tables import PUBLISHED, Table, assembled, selected
+from tespec.comparison.tables import DATA, PUBLISHED, Layout, Number, Table, arranged, selected
 
 NAME = "cost"
 PRETRAINING = "pretraining"
@@ -38,37 +37,26 @@ def cost_table(
     runs, left_out = select(frame, where, kinds=["evaluation", PRETRAINING])
     runs = runs.drop_duplicates("name")
     runs["task"] = runs["task"].mask(runs["kind"] == PRETRAINING, PRETRAINING)
-    runs["source"] = runs["column"] + " on " + runs["machine"]
-    numbers: list[dict[str, Any]] = []
-    for position, row in enumerate(content["rows"]):
-        group = row["group"]
-        quantity = row["quantity"]
-        shared = {
-            "group": group,
-            "label": row["title"],
-            "quantity": quantity,
-            "metric": "",
-            "level": (),
-        }
-        shared |= {"place": (group, "", position), "bold": False, "level": ()}
+    runs["column"] += " on " + runs["machine"]
+    keys = ["network", "task", "column"]
+    numbers: list[Number] = []
+    for order, row in enumerate(content["rows"]):
+        facts = {"block": 0, "group": row["group"], "order": order, "label": row["title"]}
+        facts |= {"metric": "", "level": (), "quantity": row["quantity"], "is_measured": False}
+        published = facts | {"network": row.get("backbone", NONE), "column": PUBLISHED}
         for task, value in row["values"].items():
-            published = {"task": task, "source": PUBLISHED, "network": row.get("backbone", NONE)}
-            numbers.append(shared | published | {"value": value, "text": f"{value:.1f}"})
-        of_row = runs[runs["task"].isin(row["values"])].dropna(subset=quantity)
+            numbers.append(published | {"task": task, "value": value, "text": f"{value:.1f}"})
+        of_row = runs[runs["task"].isin(row["values"])].dropna(subset=row["quantity"])
         for key in {"arch", "method"} & row.keys():
             of_row = of_row[of_row[key] == row[key]]
-        for keys, values in of_row.groupby(["network", "task", "source"])[quantity]:
-            facts = dict(zip(["network", "task", "source"], keys, strict=True))
-            mean = values.mean()
-            numbers.append(shared | facts | {"value": mean, "text": f"{mean:.3g} ({len(values)})"})
-    table = assembled(
-        content["title"],
-        numbers,
-        {"group": "Group", "label": "Quantity", "network": "Backbone"},
-        content["columns"],
-        {"": ""},
-        notes=NOTES,
-        data=(pd.DataFrame(numbers).assign(metric=lambda data: data["quantity"]), frame[:0]),
-    )
-    table = ((table.measured() if measured else None) or table)._replace(name=NAME)
-    return selected(table, left_out, where, measured=measured)
+        for names, values in of_row.groupby(keys)[row["quantity"]]:
+            mean = {"value": values.mean(), "text": f"{values.mean():.3g} ({len(values)})"}
+            mean |= zip(keys, names, strict=True)
+            numbers.append(facts | mean | {"is_measured": True})
+    data = pd.DataFrame(numbers)
+    data = data.assign(metric=data["quantity"], source=data["column"]).reindex(columns=DATA)
+    shown = [number for number in numbers if number["is_measured"] or not measured] or numbers
+    labels = {"group": "Group", "label": "Quantity", "network": "Backbone"}
+    layout = Layout(content["title"], labels, content["columns"], {"": ""})
+    table = arranged(layout, shown, [*NOTES, *notes_on(frame, left_out)], data)
+    return selected(table._replace(name=NAME), where, measured=measured)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from html import escape
 from itertools import accumulate, groupby, pairwise, product
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from tespec.comparison.tables import NONE, Table
@@ -95,36 +96,35 @@ def write_tables(tables: Sequence[Table], folder: Path) -> list[Path]:
     """Write tables in all formats, either all files or none.
 
     Args:
-        tables: with different names.
+        tables: with different names, as `make_tables` gives them.
         folder: is created.
 
     Returns:
         Paths of NAME.csv, NAME_long.csv, NAME.tex, NAME.md and NAME.html of each table.
-
-    Raises:
-        ValueError: two tables would write the same file.
     """
     texts: dict[Path, str] = {}
     for table in tables:
         texts |= {
             folder / f"{table.name}.csv": to_csv(table),
-            folder / f"{table.name}_long.csv": _csv(table.data),
+            folder / f"{table.name}_long.csv": _csv(
+                table.data, table.data.infer_objects().to_numpy(object)
+            ),
             folder / f"{table.name}.tex": to_latex(table),
             folder / f"{table.name}.md": to_markdown(table),
             folder / f"{table.name}.html": PAGE.format(
                 title=_html(table.title), table=to_html(table)
             ),
         }
-    if len(texts) < 5 * len(tables):
-        raise ValueError(f"tables with the same name: {[table.name for table in tables]}")
     write_all(texts)
     return list(texts)
 
 
 def to_csv(table: Table) -> str:
     """Return a CSV with one header line, "DDD17 mIoU ↑ published"; missing numbers are empty."""
-    header = [" ".join(filter(None, levels)) for levels in _levels(table)]
-    return _csv(table.cells.replace(NONE, "").set_axis(header, axis=1).reset_index())
+    header = [*table.cells.index.names]
+    header += [" ".join(filter(None, levels)) for levels in _levels(table)]
+    cells = table.cells.replace(NONE, "").reset_index()
+    return _csv(header, cells.itertuples(index=False))
 
 
 def to_latex(table: Table) -> str:
@@ -236,7 +236,7 @@ def print_table(table: Table, *, all_columns: bool = False) -> None:
 def _levels(table: Table) -> list[tuple[str, ...]]:
     """Return the headers of the columns without row labels, from the task to the source."""
     columns: list[Any] = list(table.cells.columns)
-    return [tuple(map(str, c)) if isinstance(c, tuple) else (str(c),) for c in columns]
+    return [column if isinstance(column, tuple) else (column,) for column in columns]
 
 
 def _texts(
@@ -258,25 +258,33 @@ def _texts(
     Returns:
         Header and rows. A row of one text is the heading of a group, an empty one is a rule.
     """
-    labels = table.cells.index.to_frame(index=False).astype(str)
-    groups = list(labels.pop("Group")) if "Group" in labels else [""] * len(labels)
+    labels = table.cells.index.to_frame(index=False)
+    groups = [*labels.pop("Group")] if "Group" in labels else [""] * len(labels)
     header = [escaped(str(name)) for name in labels]
     header += [separator.join(map(escaped, filter(None, levels))) for levels in _levels(table)]
     rows: list[list[str]] = []
-    previous = ""
-    grid = np.concatenate([labels, table.cells], axis=1)
-    for position, (group, texts) in enumerate(zip(groups, grid, strict=True)):
-        if position in table.rules:
+    previous: tuple[Any, Any] = (table.blocks[0], "")
+    parts = zip(
+        table.blocks,
+        groups,
+        table.grey,
+        labels.to_numpy(),
+        table.cells.to_numpy(),
+        table.bold.to_numpy(),
+        strict=True,
+    )
+    for block, group, is_grey, names, texts, are_bold in parts:
+        if block != previous[0]:
             rows.append([])
-        if group not in ("", previous):
+        if group not in ("", previous[1]):
             rows.append([escaped(group)])
-        previous = group
-        row = [escaped(text) for text in texts]
-        for column in np.flatnonzero(table.bold.iloc[position]) + len(labels.columns):
-            row[column] = bold(row[column])
-        if position in table.grey:
-            row = [grey(text) for text in row]
-        rows.append(row)
+        previous = (block, group)
+        row = [*map(escaped, names)]
+        row += [
+            bold(escaped(text)) if is_bold else escaped(text)
+            for text, is_bold in zip(texts, are_bold, strict=True)
+        ]
+        rows.append([*map(grey, row)] if is_grey else row)
     return header, rows
 
 
@@ -320,16 +328,20 @@ def _with_one_label(table: Table) -> Table:
     return table._replace(cells=table.cells.set_axis(index))
 
 
-def _csv(frame: pd.DataFrame) -> str:
-    texts = frame.select_dtypes(exclude="number")
-    texts = texts.map(lambda value: _inert(value) if isinstance(value, str) else value)
-    return frame.assign(**texts).rename(columns=_inert).to_csv(index=False, lineterminator="\n")
+def _csv(header: Iterable[Any], rows: Iterable[Iterable[Any]]) -> str:
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(map(_inert, header))
+    writer.writerows(map(_inert, row) for row in rows)
+    return file.getvalue()
 
 
-def _inert(text: str) -> str:
-    """Escape text that a spreadsheet would take for a formula."""
-    line = one_line(text)
-    return f"'{line}" if FORMULA.match(line) else line
+def _inert(value: Any) -> Any:
+    """Escape text that a spreadsheet would take for a formula; a missing value is empty."""
+    if isinstance(value, str):
+        line = one_line(value)
+        return f"'{line}" if FORMULA.match(line) else line
+    return value if value == value else None
 
 
 def _latex(text: str) -> str:

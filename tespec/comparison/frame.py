@@ -8,12 +8,12 @@ from __future__ import annotations
 import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tespec.comparison.cell import RESULTS_VERSION, SAMPLE, Cell, differences
+from tespec.comparison.cell import RESULTS_VERSION, SAMPLE, Cell
 from tespec.comparison.published import published_frame
 from tespec.comparison.records import Record, iter_records
 from tespec.core.errors import UserError
@@ -25,14 +25,16 @@ if TYPE_CHECKING:
 
 FACTS = [field.name for field in fields(Cell)]
 COSTS = ["backbone_parameters", "head_parameters", "training_hours", "inference_ms"]
-OF_RECORD = [
+OF_CELL = [
     *["cell", *FACTS, "evaluation", "network", "pretraining_data", "pretraining_profile"],
-    *["pretraining_overrides", "data_fingerprint", "pretraining_fingerprint", "seed"],
-    *["pretraining_seed", "weights", "classes", "recordings", "title", "group", "machine"],
+    *["pretraining_overrides", "data_fingerprint", "pretraining_fingerprint"],
+]
+OF_RUN = [
+    *["seed", "pretraining_seed", "weights", "classes", "recordings", "title", "group", "machine"],
     *["revision", "written", "name", "command", *COSTS],
 ]
 OF_NUMBER = ["metric", "frames", "value", "unit", "better", "main", "metric_title", "partial"]
-COLUMNS = [*OF_RECORD, *OF_NUMBER]
+COLUMNS = [*OF_CELL, *OF_RUN, *OF_NUMBER]
 ALL_FRAMES = "all"
 # Columns that identify a row and a measured column of a table.
 ROW = ["kind", "method", "arch", "backbone", "method_version", "plugin", "start"]
@@ -42,23 +44,48 @@ LEVELS = [*COLUMN, *ROW, "evaluation", "seed", "pretraining_seed", "weights", "m
 PROTOCOL = ["label_fraction", "frozen"]  # `evaluation` is made of these
 # Values that tables show unless a filter or `by` names the column.
 DEFAULTS = {
+    "frames": ALL_FRAMES,
     "split": "test",
     "label_fraction": 1.0,
     "frozen": False,
     "overrides": "",
     "pretraining_overrides": "",
-    "frames": ALL_FRAMES,
 }
-# Columns of which `select` takes the last value, by the order of a column, where others are equal.
-SETTING = ["kind", "task", "data", "profile"]
-SHARED = {*ROW, *COLUMN, "task"} - {"results_version", "task_version", "method_version", "plugin"}
+# Facts within which a table shows the last value of a column, by the order of another column.
+SETTING = ["kind", "task", "data", "profile", "pretraining_overrides"]
+SHARED = sorted(
+    {*ROW, *COLUMN, "task"} - {"results_version", "task_version", "method_version", "plugin"}
+)
 VERSIONS = {
     "results_version": (SETTING, "results_version"),
     "task_version": (SETTING, "task_version"),
-    "method_version": (sorted(SHARED), "method_version"),
-    "plugin": (sorted(SHARED), "written"),
+    "method_version": (SHARED, "method_version"),
+    "plugin": (SHARED, "written"),
     # A seed has several results if its initial weights were made again, which changes the name.
     "name": (["cell", "seed", "pretraining_seed", "weights"], "written"),
+}
+# Words for results that are not shown, by the column that left them out.
+NOT_SHOWN = {
+    **dict.fromkeys(DEFAULTS, "with {reason} {values} (--where {reason}=VALUE)"),
+    **dict.fromkeys(VERSIONS, "of an older {reason} (--where {reason}=*)"),
+    "name": "that were computed again since",
+}
+LEFT_OUT = ["task", "method", *DEFAULTS, *VERSIONS, "reason"]
+# Facts of a pre-training that its fine-tuning usually shares, or that are usually these.
+INHERITED = ["arch", "backbone", "method_version", "plugin", "results_version"]
+OF_PRETRAINING = {
+    "kind": "pretraining",
+    "split": "test",
+    "label_fraction": 1.0,
+    "frozen": False,
+    "task_version": 1,
+}
+# usual value, and the words for another one, of the facts in the name of a measured column
+SETTING_WORDS: dict[str, tuple[Any, str]] = {
+    "split": ("test", "{} split"),
+    "overrides": ("", "{}"),
+    "frames": (ALL_FRAMES, "{} frames"),
+    "results_version": (RESULTS_VERSION, "results version {}"),
 }
 MEASURED = "measured"
 
@@ -99,32 +126,37 @@ def results(folder: str | Path | None = None) -> pd.DataFrame:
 
 
 def to_frame(records: Iterable[Record]) -> pd.DataFrame:
-    """Convert records to the DataFrame that `results` returns."""
+    """Convert records, whose names are distinct, to the DataFrame that `results` returns."""
     import pandas as pd  # takes half a second, too long before a usage error
 
-    cells: dict[str, dict[str, Any]] = {}
-    rows = []
+    cells: dict[tuple[str, ...], dict[str, Any]] = {}
+    runs = []
     numbers: list[tuple[Any, ...]] = []
-    for position, record in enumerate(records):
-        text = record.cell.text
-        cells[text] = cells.get(text) or _facts_of_cell(record.cell)
-        rows.append(cells[text] | _facts_of_run(record))
-        numbers += [(position, *number) for number in _numbers(record)]
-    values = pd.DataFrame(numbers, columns=["position", *OF_NUMBER])
-    runs = pd.DataFrame(rows, columns=OF_RECORD)
+    for record in records:
+        data = (record.data_fingerprint, record.weights.data_fingerprint)
+        identity = (record.cell.text, *data)
+        if identity not in cells:
+            cells[identity] = _facts_of_cell(record.cell, *data)
+        runs.append(_facts_of_run(record) | {"cell": cells[identity]["cell"]})
+        numbers += _numbers(record)
+    of_runs = pd.DataFrame(runs, columns=["cell", *OF_RUN])
     # The type that pandas would choose has no integers beside missing values.
-    runs["pretraining_seed"] = pd.Series([row["pretraining_seed"] for row in rows], dtype=object)
-    runs["written"] = pd.to_datetime(runs["written"], utc=True)
-    runs = runs.take(values.pop("position").to_numpy()).reset_index(drop=True)
+    of_runs["pretraining_seed"] = pd.Series([run["pretraining_seed"] for run in runs], dtype=object)
+    of_runs["written"] = pd.to_datetime(of_runs["written"], utc=True)
+    frame = pd.DataFrame(numbers, columns=["name", *OF_NUMBER])
+    frame = frame.merge(of_runs, on="name", validate="many_to_one")
+    frame = frame.merge(pd.DataFrame(cells.values(), columns=OF_CELL), on="cell")
     types = dict.fromkeys(["value", *COSTS], "float64") | {"main": "bool"}
-    return pd.concat([runs, values], axis=1).astype(types)
+    return frame[COLUMNS].astype(types)
 
 
-def _facts_of_cell(cell: Cell) -> dict[str, Any]:
+def _facts_of_cell(cell: Cell, *fingerprints: str) -> dict[str, Any]:
     start = cell.start if isinstance(cell.start, Cell) else None
     changed = start.overrides if start else {}
+    identity = "\n".join([cell.text, *fingerprints])
     return {
         **{name: getattr(cell, name) for name in FACTS},
+        "cell": hashlib.sha256(identity.encode()).hexdigest()[:12],
         "overrides": settings_text(cell.overrides),
         "start": _start_text(cell),
         "evaluation": cell.evaluation,
@@ -135,20 +167,17 @@ def _facts_of_cell(cell: Cell) -> dict[str, Any]:
         "pretraining_overrides": settings_text(
             {key: value for key, value in changed.items() if key != "objective_version"}
         ),
+        "data_fingerprint": fingerprints[0],
+        "pretraining_fingerprint": fingerprints[1],
     }
 
 
 def _facts_of_run(record: Record) -> dict[str, Any]:
-    own = isinstance(record.pretraining, str)
-    data = [record.data_fingerprint, record.weights.data_fingerprint]
-    identity = "\n".join([record.cell.text, *data])
+    is_file = isinstance(record.pretraining, str)
     return {
-        "cell": hashlib.sha256(identity.encode()).hexdigest()[:12],
-        "data_fingerprint": record.data_fingerprint,
-        "pretraining_fingerprint": record.weights.data_fingerprint,
         "seed": record.seed,
-        "pretraining_seed": None if own else record.pretraining,
-        "weights": record.pretraining if own else "",
+        "pretraining_seed": None if is_file else record.pretraining,
+        "weights": record.pretraining if is_file else "",
         "classes": sum(value is not None for value in record.classes.values()),
         "recordings": len(record.recordings),
         "title": record.facts.get("title", record.cell.method),
@@ -171,25 +200,10 @@ def _start_text(cell: Cell) -> str:
     start = cell.start
     if not isinstance(start, Cell):
         return start
-    expected = replace(
-        cell,
-        kind="pretraining",
-        method=start.method,
-        task=start.task,
-        data=start.data,
-        profile=start.profile,
-        overrides={},
-        start=start.start,
-        split="test",
-        label_fraction=1.0,
-        frozen=False,
-        task_version=1,
-    )
-    changed = {
-        name.removeprefix("overrides."): value
-        for name, (_, value) in differences(expected, start).items()
-    }
-    words = [f"{start.method}: {cell.pretraining_data}", settings_text(changed)]
+    usual = {name: getattr(cell, name) for name in INHERITED} | OF_PRETRAINING
+    facts = {name: getattr(start, name) for name in usual}
+    changed = {name: value for name, value in facts.items() if value != usual[name]}
+    words = [f"{start.method}: {cell.pretraining_data}", settings_text(start.overrides | changed)]
     words += [f"task={start.task}"] if start.data not in (SAMPLE, start.task) else []
     words += [f"from {_start_text(start)}"] if start.start else []
     return ", ".join(filter(None, words))
@@ -201,7 +215,7 @@ def settings_text(settings: Mapping[str, Any]) -> str:
 
 
 def _numbers(record: Record) -> Iterator[tuple[Any, ...]]:
-    """Yield the numbers of a record, with the columns `OF_NUMBER`."""
+    """Yield the record's name and each of its numbers, with the columns `OF_NUMBER`."""
     main = next(iter(record.scores), next(iter(record.metrics), ""))
     texts = record.protocol.get("partial means", "").split("; ")
     # see `tespec.metrics.partial_means`
@@ -209,16 +223,11 @@ def _numbers(record: Record) -> Iterator[tuple[Any, ...]]:
     for frames, numbers in {ALL_FRAMES: record.metrics, **record.groups}.items():
         for metric, value in numbers.items():
             score = record.scores.get(metric)
-            facts = (score.unit, score.better) if score else ("", "")
             is_main = metric == main and frames == ALL_FRAMES
-            title = score.title if score else metric
             yield (
-                metric,
-                frames,
-                value,
-                *facts,
-                is_main,
-                title,
+                *(record.name, metric, frames, value),
+                *((score.unit, score.better) if score else ("", "")),
+                *(is_main, score.title if score else metric),
                 partial.get(f"{frames} {metric}", ""),
             )
 
@@ -229,7 +238,7 @@ def select(
     by: str = "",
     free: Iterable[str] = (),
     kinds: Sequence[str] = ("evaluation", "reference"),
-) -> tuple[pd.DataFrame, list[str]]:
+) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Select the records that tables show.
 
     Of several versions of results, task and method, the highest is selected; of several plug-ins of
@@ -243,14 +252,17 @@ def select(
         kinds: of the records.
 
     Returns:
-        The rows with additional columns, and notes on the records that were left out. `label` is
-        the method's title and `column` the name of the measured column, both with the facts that
-        distinguish them. Columns that are not in `where`, `by` or `free` have the values of
-        `DEFAULTS`.
+        The selected rows with the additional columns `label`, the method's title, and `column`, the
+        name of the measured column, both with the facts that distinguish them; and the other rows
+        of these filters and frames, whose additional column `reason` is the column of `DEFAULTS` or
+        `VERSIONS` that left them out. Columns that are not in `where`, `by` or `free` have the
+        values of `DEFAULTS`.
 
     Raises:
         UserError: a column does not exist, or a value matches no results.
     """
+    import pandas as pd
+
     for key in where:
         if key not in COLUMNS:
             raise UserError(f"column {key}", "no such column", suggest(key, COLUMNS))
@@ -265,75 +277,65 @@ def select(
             known = filter(None, map(as_text, chosen[key].unique()))
             raise UserError(f"{key}={pattern}", "matches no results", suggest(pattern, known))
         chosen = chosen[selected]
+    named = {*where, by, *free} | ({*PROTOCOL} if "evaluation" in {*where, by} else set())
+    if "frames" not in named:
+        chosen = chosen[chosen["frames"] == ALL_FRAMES]
+    reasons = pd.Series("", chosen.index, dtype=object)
+    for key, value in DEFAULTS.items():
+        if key not in named:
+            reasons[(reasons == "") & (chosen[key] != value)] = key
+    for version, (keys, order) in VERSIONS.items():
+        rest = chosen[reasons == ""]
+        if version not in named and rest[version].nunique() > 1:
+            rest = rest.sort_values([order, version], kind="stable")
+            groups = rest.groupby(sorted({*keys, by} - {""}), sort=False, dropna=False)
+            reasons[rest.index[rest[version] != groups[version].transform("last")]] = version
+    is_selected = reasons == ""
+    left_out = chosen.assign(reason=reasons).loc[~is_selected, LEFT_OUT]
+    return _named(chosen[is_selected], by), left_out
+
+
+def notes_on(frame: pd.DataFrame, left_out: pd.DataFrame) -> list[str]:
+    """Say which files of `results` are not records, and how to show what `select` left out."""
     problems = frame.attrs.get("left_out", [])
     skipped = f"Skipped {len(problems)} damaged records: {'; '.join(problems[:3])}."
     notes = [skipped] if problems else []
-    named = {*where, by, *free} | ({*PROTOCOL} if "evaluation" in {*where, by} else set())
-    for key, value in DEFAULTS.items():
-        if key in named:
-            continue
-        others = chosen[chosen[key] != value]
-        if key != "frames" and len(others):
-            values = ", ".join(map(as_text, others[key].unique()[:3]))
-            count = others["name"].nunique()
-            notes.append(f"Not shown: {count} results with {key} {values} (--where {key}=VALUE).")
-        chosen = chosen[chosen[key] == value]
-    for version, (keys, order) in VERSIONS.items():
-        if version not in named:
-            chosen = _newest(chosen, {*keys, by} - {""}, version, order, notes)
-    return _named(chosen, by), notes
+    for reason, text in NOT_SHOWN.items():
+        rows = left_out[left_out["reason"] == reason]
+        if len(rows):
+            values = ", ".join(map(as_text, rows[reason].unique()[:3]))
+            words = text.format(reason=reason, values=values)
+            notes.append(f"Not shown: {rows['name'].nunique()} results {words}.")
+    return notes
 
 
 def _named(chosen: pd.DataFrame, by: str) -> pd.DataFrame:
     """Add the columns `label` and `column`; the values of `by` are displayed elsewhere."""
-    keys = chosen["cell"] + chosen["frames"]
-    cells: list[Any] = chosen.assign(key=keys).drop_duplicates("key").to_dict("records")
-    titles: dict[Any, str] = {}
     level = {by, *(PROTOCOL if by == "evaluation" else [])}
+    firsts = chosen.drop_duplicates(["cell", "frames"])[[*OF_CELL, "title", "frames"]]
+    cells: list[Any] = firsts.to_dict("records")
     for cell in cells:
         words = [cell["title"] or cell["method"], cell["pretraining_overrides"]]
-        title = ", ".join(filter(None, words))
-        cell["label"] = titles.setdefault(tuple(cell[name] for name in ROW), title)
+        cell["label"] = ", ".join(filter(None, words))
         facts = {name: value for name, value in cell.items() if name not in level}
         cell["column"] = f"{MEASURED} ({setting_name(facts)})"
-    rows = [name for name in ROW if name not in level]
-    columns = [name for name in COLUMN if name not in level]
-    for cell, label in zip(cells, distinguished(cells, "label", ["method"], []), strict=True):
-        cell["label"] = label
-    labels = distinguished(cells, "label", rows, ["network", "arch", "pretraining_data"])
-    names = distinguished(cells, "column", columns, ["task"])
-    order = [cell["key"] for cell in cells]
-    return chosen.assign(
-        label=keys.map(dict(zip(order, labels, strict=True))).astype(object),
-        column=keys.map(dict(zip(order, names, strict=True))).astype(object),
+    for name, keys, shared in (
+        ("label", ["method"], []),
+        ("label", ROW, ["network", "arch", "pretraining_data"]),
+        ("column", COLUMN, ["task"]),
+    ):
+        distinguish(cells, name, [key for key in keys if key not in level], shared)
+    names = firsts[["cell", "frames"]].assign(
+        label=[cell["label"] for cell in cells], column=[cell["column"] for cell in cells]
     )
+    types = {"label": "str", "column": "str"}  # also without rows
+    return chosen.merge(names.astype(types), on=["cell", "frames"])
 
 
-def _newest(
-    frame: pd.DataFrame, keys: Iterable[str], version: str, order: str, left_out: list[str]
-) -> pd.DataFrame:
-    """Select in each group of `keys` the rows with the last `version` by the column `order`.
-
-    A note on the other rows is added to `left_out`.
-    """
-    if frame[version].nunique() < 2:
-        return frame
-    ordered = frame.sort_values([order, version], kind="stable")
-    last = ordered.groupby(list(keys), sort=False, dropna=False)[version].transform("last")
-    selected = frame[version] == last.reindex(frame.index)
-    if not selected.all():
-        count = frame.loc[~selected, "name"].nunique()
-        text = f"of an older {version} (--where {version}=*)"
-        if version == "name":
-            text = "that were computed again since"
-        left_out.append(f"Not shown: {count} results {text}.")
-    return frame[selected]
-
-
-def distinguished(
-    rows: Sequence[Mapping[str, Any]], name: str, keys: Sequence[str], shared: Sequence[str]
-) -> list[str]:
-    """Extend equal texts by the facts that differ, such as ", method version 2".
+def distinguish(
+    rows: Sequence[dict[str, Any]], name: str, keys: Iterable[str], shared: Sequence[str]
+) -> None:
+    """Extend equal texts in place by the facts that differ, such as ", method version 2".
 
     Args:
         rows: facts of each text, by column of the frame.
@@ -341,21 +343,16 @@ def distinguished(
         keys: facts that may differ.
         shared: facts that are displayed beside the text.
     """
-    texts = [row[name] for row in rows]
     for key in keys:
-        values = defaultdict(set)
-        groups = [
-            (text, *(row[fact] for fact in shared)) for row, text in zip(rows, texts, strict=True)
-        ]
-        for row, group in zip(rows, groups, strict=True):
-            values[group].add(row[key])
-        texts = [
-            f"{group[0]}, {key.replace('_', ' ')} {as_text(row[key])}"
-            if len(values[group]) > 1
-            else group[0]
-            for row, group in zip(rows, groups, strict=True)
-        ]
-    return texts
+        groups = defaultdict(list)
+        for row in rows:
+            groups[tuple(row[fact] for fact in (name, *shared))].append(row)
+        for group in groups.values():
+            if len({row[key] for row in group}) > 1:
+                for row in group:
+                    fact = as_text(row[key])
+                    word = key.replace("_", " ")
+                    row[name] += f", {word} {fact}" if fact else f", no {word}"
 
 
 def matches(values: pd.Series[Any], pattern: str) -> pd.Series[bool]:
@@ -382,12 +379,8 @@ def setting_name(facts: Mapping[Any, Any]) -> str:
     Args:
         facts: values of a frame's row by column, perhaps not all.
     """
-    words = [facts.get("data"), facts.get("profile"), facts.get("evaluation")]
-    if facts.get("split", "test") != "test":
-        words.append(f"{facts['split']} split")
-    words.append(facts.get("overrides"))
-    if facts.get("frames", ALL_FRAMES) != ALL_FRAMES:
-        words.append(f"{facts['frames']} frames")
-    if facts.get("results_version", RESULTS_VERSION) != RESULTS_VERSION:
-        words.append(f"results version {facts['results_version']}")
+    words = [facts.get(name, "") for name in ("data", "profile", "evaluation")]
+    for name, (usual, text) in SETTING_WORDS.items():
+        if facts.get(name, usual) != usual:
+            words.append(text.format(facts[name]))
     return ", ".join(filter(None, words))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 
 from tespec.comparison import statistics
-from tespec.comparison.frame import COLUMN, MEASURED, PROTOCOL, select
+from tespec.comparison.frame import COLUMN, MEASURED, PROTOCOL, notes_on, select
 from tespec.comparison.published import task_titles
 from tespec.comparison.tables import (
     ACCUMULATED,
@@ -17,7 +16,6 @@ from tespec.comparison.tables import (
     RECURRENT,
     Table,
     metric_titles,
-    rules_between,
     selected,
 )
 from tespec.core.errors import UserError
@@ -59,7 +57,7 @@ def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] = {
         UserError: the baseline, or any other method, has no evaluation, or `where` has an unknown
             column or value.
     """
-    runs, left_out = _main_scores(frame, where, f"--gains {baseline}")
+    runs, hidden = _main_scores(frame, where, f"--gains {baseline}")
     if baseline not in set(runs["method"]):
         what = "no evaluation of this method"
         raise UserError(f"--gains {baseline}", what, suggest(baseline, runs["method"].unique()))
@@ -75,24 +73,24 @@ def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] = {
         gains = statistics.gains(network.assign(method=network["row"]), base)
         for facts in methods[methods["row"] != base].to_dict("records"):
             gain = gains[facts["row"]]
-            note = gain.note if base else f"no {baseline} with {facts['network']}"
-            if base and len(bases) > 1:
-                chosen = base.replace("\n", ", ").removesuffix(", -")
-                note = "; ".join(filter(None, [note, f"over {chosen}"]))
+            notes = [gain.note if base else f"no {baseline} with {facts['network']}"]
+            if len(bases) > 1:
+                notes.append(f"over {base}".replace("\n", ", ").removesuffix(", -"))
             if base and machines[base] != machines[facts["row"]]:
-                note = "; ".join(filter(None, [note, "another machine"]))
+                notes.append("another machine")
+            note = "; ".join(filter(None, notes))
             rows.append(facts | gain._asdict() | {"note": note, "baseline": baseline})
     if not rows:
-        remedy = f"evaluate a method with `tespec run`{''.join(f' ({note})' for note in left_out)}"
+        remedy = f"evaluate a method with `tespec run`{''.join(f' ({note})' for note in hidden)}"
         raise UserError(f"--gains {baseline}", "no other method to compare with it", remedy)
     data = pd.DataFrame(rows)
     data["p_holm"] = data.groupby("evaluation")["p"].transform(statistics.holm)
     found: list[Any] = data.to_dict("records")
-    metrics = metric_titles(runs)
+    metrics = metric_titles(runs.to_dict("records"))
     texts = [
         {
             "Task": task_titles().get(row["task"], row["task"]),
-            "Data": re.sub(rf"{MEASURED} \((.*)\)", r"\1", row["column"]),
+            "Data": row["column"].removeprefix(f"{MEASURED} (").removesuffix(")"),
             "Method": row["label"],
             "Backbone": row["network"],
             "Recurrent": RECURRENT[row["arch"]],
@@ -112,7 +110,7 @@ def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] = {
     bold = pd.DataFrame(False, cells.index, cells.columns)
     bold["gain"] = (data["p_holm"] < statistics.ALPHA).to_numpy()
     changed = runs["overrides"] + runs["pretraining_overrides"]
-    notes = [*GAIN_NOTES, *[ACCUMULATED] * int(changed.str.contains("accumulate=").any())]
+    accumulated = [ACCUMULATED] if changed.str.contains("accumulate=").any() else []
     title = runs.loc[runs["method"] == baseline, "title"].iloc[0]
     columns = ["task", "column", "evaluation", "method", "label", "title", "arch", "backbone"]
     columns += ["network", "pretraining_data", "pretraining_overrides", "baseline", "metric"]
@@ -121,12 +119,13 @@ def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] = {
         f"Gains over {title}",
         cells,
         bold,
-        tuple(notes),
-        data[columns],
-        rules=rules_between(list(data["task"])),
+        notes=(*GAIN_NOTES, *accumulated, *hidden),
+        data=data[columns],
+        blocks=tuple(data["task"]),
+        grey=(False,) * len(data),
         name=f"gains_{baseline}",
     )
-    return selected(table, left_out, where)
+    return selected(table, where)
 
 
 def compare_evaluations(
@@ -148,7 +147,7 @@ def compare_evaluations(
     from tespec.comparison.ranking import compare_rankings
 
     option = f"--rank {','.join(evaluations)}"
-    runs, left_out = _main_scores(frame, {"evaluation": "*", **where}, option)
+    runs, hidden = _main_scores(frame, {"evaluation": "*", **where}, option)
     runs["method"] = runs["row"].mask(runs["method"] == BASELINE, BASELINE)
     settings = [name for name in COLUMN if name not in PROTOCOL]
     lines = []
@@ -170,7 +169,7 @@ def compare_evaluations(
     if not lines:
         known = ", ".join(sorted(runs["evaluation"].unique()))
         raise UserError(option, "no network has both evaluations", f"there are: {known}")
-    return [*lines, RANK_NOTE, *left_out]
+    return [*lines, RANK_NOTE, *hidden]
 
 
 def _main_scores(
@@ -181,9 +180,10 @@ def _main_scores(
     `row` is a method's row in the tables, and above is better in `value`.
     """
     chosen, left_out = select(frame, where)
+    hidden = notes_on(frame, left_out)
     runs = chosen[(chosen["kind"] == "evaluation") & chosen["main"]]
     if runs.empty:
-        remedy = "evaluate a method with `tespec run`" + "".join(f" ({note})" for note in left_out)
+        remedy = "evaluate a method with `tespec run`" + "".join(f" ({note})" for note in hidden)
         if where:
             remedy = f"leave out --where {' '.join(where)}"
         raise UserError(option, "the selection has no main metric over all frames", remedy)
@@ -194,7 +194,7 @@ def _main_scores(
         pretraining=seeds.where(seeds.notna(), files),
         value=runs["value"].where(runs["better"] != "lower", -runs["value"]),
     )
-    return runs.sort_values(["task", "column", "arch", "label"], kind="stable"), left_out
+    return runs.sort_values(["task", "column", "arch", "label"], kind="stable"), hidden
 
 
 def _number(value: float, digits: str) -> str:

@@ -76,6 +76,11 @@ class Ablation(BaseModel):
     task: str  # of the evaluation
     rows: Annotated[list[AblationRow], Field(min_length=1)]
 
+    @property
+    def labels(self) -> list[str]:
+        """Labels of the rows in tables."""
+        return [f"{row.name} (default)" if row.default else row.name for row in self.rows]
+
 
 @cache
 def read_ablations() -> dict[str, Ablation]:
@@ -116,13 +121,14 @@ def task_titles() -> dict[str, str]:
 
 @cache
 def published_frame() -> pd.DataFrame:
-    """Return all numbers of the comparison tables, one per row, in the paper's order.
+    """Return all numbers of the comparison tables, then of the ablations, in the paper's order.
 
     A number that is not published is NaN. Columns are those of the frame of records, the keys of a
     row in `results/paper/*.yaml`, and:
         table, block, group, order: name of the table, index and heading of the group of rows,
             number of the row.
-        source: "paper", or "beyond" for a row of another publication, which is never ranked.
+        source: "paper", "published" in an ablation, or "beyond" for a row of another publication,
+            which is never ranked.
         ranked: whether the row competes for the best number; measured rows of its method follow
             it.
         label: title of the method with its footnote mark.
@@ -161,6 +167,18 @@ def published_frame() -> pd.DataFrame:
                     value = number["value"]
                     text = NONE if value is None else f"{value:.{digits}f}"
                     numbers.append(position | number | {"text": text})
+    ranked = (number for number in numbers if number["ranked"] and number["method"] == ABLATED)
+    facts = next(ranked) | {"source": "published", "block": 0, "group": ""}
+    for name, ablation in read_ablations().items():
+        for index, (row, label) in enumerate(zip(ablation.rows, ablation.labels, strict=True)):
+            data = task_titles().get(row.set.get("dataset", ""), facts["pretraining_data"])
+            position = {"table": f"ablation_{name}", "order": index, "label": label}
+            position |= {"task": ablation.task, "pretraining_data": data, "bold": row.default}
+            numbers += [
+                facts | position | {"metric": metric, "value": value, "text": f"{value:.3f}"}
+                for metric, value in zip(METRICS, row.paper, strict=True)
+                if value is not None
+            ]
     return pd.DataFrame(numbers).astype({"value": "float64"})
 
 

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import compress, product
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from tespec.comparison import published as paper
-from tespec.comparison.ablation import match_rows
+from tespec.comparison.ablation import match_row
 from tespec.comparison.frame import (
     COLUMNS,
     DEFAULTS,
+    LEFT_OUT,
     MEASURED,
     PROTOCOL,
     ROW,
     as_text,
-    distinguished,
+    distinguish,
     matches,
+    notes_on,
     select,
 )
 from tespec.comparison.published import ABLATED, METRICS, NONE, TABLES, Ablation
@@ -32,11 +36,9 @@ CUSTOM = "task_"  # name prefix of tables of tasks that are not in the paper
 PUBLISHED = "published"
 RECURRENT = {"recurrent": "yes", "feedforward": "no"}
 ARROWS = {"higher": " ↑", "lower": " ↓", "": ""}
-SIGNS = "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖ"  # marks of machines
-# names of the row labels, by column of the frame
-LABELS = {
-    "group": "Group",
-    "label": "Method",
+LETTERS = "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖ"
+SIGNS = ["", *LETTERS, *map("".join, product(LETTERS, LETTERS))]  # marks of machines
+NETWORK_LABELS = {
     "network": "Backbone",
     "arch": "Recurrent",
     "pretraining_data": "Pre-training",
@@ -50,9 +52,19 @@ PARTIAL = (
     "frames."
 )
 ACCUMULATED = f"accumulate=N: {PER_MICRO_BATCH} use one of N micro-batches, not the whole batch."
-# Number of a table by column of the frame. `place` orders the rows; `text`, `bold` and `source` are
-# shown, `level` is the value of a further level of columns.
-Number = dict[str, Any]
+DATA = ["source", *COLUMNS, "label", "mark", "citation", "tta", "bold", "table"]  # of the long CSV
+# Number of a table by column of the frame.
+Number = dict[Any, Any]
+HEADER = ["task", "metric", "is_measured", "level", "column"]
+
+
+class Layout(NamedTuple):
+    """Caption and headings of a table."""
+
+    title: str
+    labels: Mapping[str, str]  # names of the row labels, by column of the numbers
+    tasks: Mapping[str, str]  # titles of the tasks by name, in their order
+    metrics: Mapping[str, str]  # titles of the metrics by name, in their order
 
 
 class Table(NamedTuple):
@@ -64,24 +76,22 @@ class Table(NamedTuple):
     bold: pd.DataFrame  # whether each cell is bold
     notes: tuple[str, ...]  # lines below the table
     data: pd.DataFrame  # numbers behind the table, one per row
+    blocks: tuple[Any, ...]  # block of each row; a rule separates blocks
+    grey: tuple[bool, ...]  # whether each row is in grey text
     main: str = ""  # title of the main metric
-    rules: tuple[int, ...] = ()  # positions of rows that have a rule above them
-    grey: tuple[int, ...] = ()  # positions of rows in grey text
     name: str = ""  # of the files
 
     def measured(self) -> Table | None:
         """Select the measured rows and columns; None if there are none."""
-        columns = [column for column in self.cells.columns if MEASURED in column[2]]
-        rows = np.flatnonzero((self.cells[columns] != NONE).any(axis=1))
-        rules = {int(np.searchsorted(rows, rule)) for rule in self.rules} - {0, len(rows)}
+        columns = [MEASURED in column[2] for column in self.cells.columns]
+        rows = (self.cells.loc[:, columns] != NONE).any(axis=1).to_numpy()
         table = self._replace(
-            cells=self.cells[columns].iloc[rows],
-            bold=self.bold[columns].iloc[rows],
-            notes=tuple(note for note in self.notes if note[1:2] != " "),  # without marks
-            rules=tuple(sorted(rules)),
-            grey=(),
+            cells=self.cells.loc[rows, columns],
+            bold=self.bold.loc[rows, columns],
+            blocks=tuple(compress(self.blocks, rows)),
+            grey=tuple(compress(self.grey, rows)),
         )
-        return table if len(rows) else None
+        return table if rows.any() else None
 
 
 def make_tables(
@@ -110,38 +120,49 @@ def make_tables(
         UserError: a table, column or value does not exist, a requested table is empty, or all
             tables are.
     """
-    runs, left_out = select(frame, where, by)
-    varied, of_ablations = select(frame, where, by, ["pretraining_overrides"])
-    published = paper.published_frame()
-    lifted = {by, *(PROTOCOL if "evaluation" in {*where, by} else [])}
-    for key in {*PROTOCOL, "evaluation"}:
-        if key in where or key not in lifted:
-            pattern = where.get(key, as_text(DEFAULTS.get(key, "*")))
-            published = published[matches(published[key], pattern)]
-    tasks = {*runs.loc[runs["kind"] == "evaluation", "task"]} - {*paper.task_titles()}
-    custom = {_file_name(CUSTOM + task): task for task in sorted(tasks)}
+    runs, left_out = select(frame, where, by, ["pretraining_overrides"])
+    numbers = averaged(runs, by)
+    published = _published(where, by)
+    is_varied = "pretraining_overrides" in {*where, by}
+    ablated = runs[(runs["pretraining_overrides"] != "") & (not is_varied)]
+    not_compared = pd.concat([left_out, ablated.assign(reason="pretraining_overrides")[LEFT_OUT]])
+    compared = [row for row in numbers if is_varied or not row["pretraining_overrides"]]
+    evaluated = {row["task"] for row in compared if row["kind"] == "evaluation"}
+    custom = {
+        _file_name(CUSTOM + task): task for task in sorted(evaluated - {*paper.task_titles()})
+    }
     ablations = {f"ablation_{name}": table for name, table in paper.read_ablations().items()}
     names = [*TABLES, *ablations, *custom]
     for name in only:
         if name not in names:
             raise UserError(f"--only {name}", "no such table", suggest(name, names))
-    scores = averaged(varied, by)
-    cells = {*runs["cell"]}
-    compared = [score for score in scores if score["cell"] in cells]
+    of_runs = runs.assign(source=MEASURED, label=None).reindex(columns=DATA)
+    both = pd.concat([published, of_runs], ignore_index=True)[DATA]
+    published_rows: list[Any] = published.to_dict("records")
     tables = []
     for name in only or names:
-        notes = left_out
+        of_paper = [row for row in published_rows if row["table"] == name]
         if name in ablations:
-            notes = of_ablations
-            table = _ablation(ablations[name], scores, varied, published, by)
+            layout, rows = _ablation(ablations[name], numbers, by)
+            hidden = left_out[(left_out["method"] == ABLATED) & bool(rows)]
         else:
-            of_table = published[published["table"] == name]
-            table = _comparison(custom.get(name, ""), name, compared, runs, of_table, by)
-        if table and measured:
-            table = table.measured()
-        if table:
-            tables.append(selected(table._replace(name=name), notes, where, by, measured))
-    remedy = f"run `tespec run` first{''.join(f' ({note})' for note in left_out)}"
+            layout, rows = _comparison(name, custom.get(name, ""), compared, of_paper)
+            hidden = not_compared
+        # Rows of other publications without a number appear only in the long CSV.
+        of_paper = [row for row in of_paper if row["source"] != paper.BEYOND or row["text"] != NONE]
+        shown = rows if measured else of_paper + rows
+        if not shown:
+            continue
+        notes = _notes(name, shown, rows)
+        notes += notes_on(frame, hidden[hidden["task"].isin(layout.tasks)])
+        # Whole numbers stay whole in a table without published rows.
+        data = both if of_paper else of_runs
+        is_behind = data["cell"].isin({row["cell"] for row in rows})
+        is_behind &= data["metric"].isin(layout.metrics)
+        data = data[is_behind | (data["table"] == name)]
+        table = arranged(layout, shown, notes, data)
+        tables.append(selected(table._replace(name=name), where, by, measured))
+    remedy = f"run `tespec run` first{''.join(f' ({note})' for note in notes_on(frame, left_out))}"
     if len(tables) < len(only):
         raise UserError(f"--only {' '.join(only)}", "has no measured results", remedy)
     if not tables:
@@ -149,18 +170,11 @@ def make_tables(
     return tables
 
 
-def selected(
-    table: Table,
-    notes: Iterable[str],
-    where: Mapping[str, str],
-    by: str = "",
-    measured: bool = False,
-) -> Table:
-    """State the selection in a table's name and caption, and add notes.
+def selected(table: Table, where: Mapping[str, str], by: str = "", measured: bool = False) -> Table:
+    """State the selection in a table's name and caption.
 
     Args:
         table: with its plain name and caption.
-        notes: added to the others.
         where: as in `make_tables`, like the following.
         by: an additional level.
         measured: whether it shows only measured rows.
@@ -169,15 +183,38 @@ def selected(
     words += [f"by {by}"] * bool(by)
     parts = [table.name, *["measured"] * measured, *map("-".join, where.items())]
     return table._replace(
-        title=", ".join([table.title, "; ".join(words)]) if words else table.title,
+        title=", ".join(filter(None, [table.title, "; ".join(words)])),
         name=_file_name("_".join([*parts, *[f"by_{by}"] * bool(by)])),
-        notes=(*table.notes, *notes),
         data=table.data.assign(table=table.name),
     )
 
 
 def _file_name(name: str) -> str:
     return re.sub(r"[^\w.-]+", "_", name)
+
+
+def _published(where: Mapping[str, str], by: str) -> pd.DataFrame:
+    """Filter the published numbers like the measured ones, and name their columns."""
+    published = paper.published_frame()
+    lifted = {by, *(PROTOCOL if "evaluation" in {*where, by} else [])}
+    for key in (*PROTOCOL, "evaluation"):
+        if key in where or key not in lifted:
+            pattern = where.get(key, as_text(DEFAULTS.get(key, "*")))
+            published = published[matches(published[key], pattern)]
+    evaluations = published["evaluation"]
+    is_plain = (evaluations == "full") | (by == "evaluation")
+    return published.assign(
+        column=(f"{PUBLISHED} (" + evaluations + ")").mask(is_plain, PUBLISHED),
+        level=_levels(published, by),
+        is_measured=False,
+        is_grey=(published["source"] == paper.PAPER) & ~published["ranked"],
+    )
+
+
+def _levels(rows: pd.DataFrame, by: str) -> Any:
+    """Values of the column `by` as tuples, which sort numbers before texts; empty without `by`."""
+    values = rows[by].astype(object).fillna(NONE) if by in rows else [""] * len(rows)
+    return [(isinstance(value, str), value) if by else () for value in values]
 
 
 def averaged(runs: pd.DataFrame, by: str = "") -> list[Number]:
@@ -188,14 +225,15 @@ def averaged(runs: pd.DataFrame, by: str = "") -> list[Number]:
         by: column whose values are averaged separately.
 
     Returns:
-        Columns of the first run of each cell, metric and group of frames, and: `level` (the text of
-        `by`), mean, std, n, seeds, pretrainings (their numbers), machines, and text, such as
-        "34.47 ± 0.25 (3 of 5)" if other cells of a column have five runs.
+        Columns of the first run of each cell, metric and group of frames, and: level, mean, std, n,
+        finite (runs with a finite score), seeds, pretrainings (their numbers), machines, files (of
+        own weights), expected (runs, at most those of other cells), and text, such as "34.47 ± 0.25
+        (3 of 5)" if other cells of a column have five runs.
     """
+    keys = [*dict.fromkeys(["cell", "metric", "frames", *([by] if by else [])])]
     draws = runs["pretraining_seed"].astype(object).where(runs["weights"] == "", runs["weights"])
-    keys = dict.fromkeys(["cell", "metric", "frames", *([by] if by else [])])
-    groups = runs.assign(draw=draws).groupby([*keys], sort=False, dropna=False)
-    numbers = groups.agg(
+    groups = runs.assign(draw=draws).groupby(keys, sort=False, dropna=False)
+    means = groups.agg(
         mean=("value", "mean"),
         std=("value", "std"),
         n=("value", "size"),
@@ -203,292 +241,203 @@ def averaged(runs: pd.DataFrame, by: str = "") -> list[Number]:
         seeds=("seed", "nunique"),
         pretrainings=("draw", "nunique"),
         partial=("partial", "max"),
-        machines=("machine", "unique"),
     )
-    firsts: list[Any] = groups.head(1).to_dict("records")
-    scores: list[Number] = [
-        first | number for first, number in zip(firsts, numbers.to_dict("records"), strict=True)
-    ]
-    most: dict[Hashable, int] = {}
-    for score in scores:
-        score |= {"level": _level(score, by), "source": score["column"], "bold": False}
-        for key, count in zip(_rivals(score), (score["n"], score["seeds"]), strict=True):
-            most[key] = max(most.get(key, 0), count)
-    for score in scores:
-        score["text"] = _text(score, max(most[key] for key in _rivals(score)))
-    return scores
+    for name, column in (("machines", "machine"), ("files", "weights")):
+        distinct = runs.drop_duplicates([*keys, column])
+        means[name] = distinct.groupby(keys, sort=False, dropna=False)[column].agg(list)
+    numbers = runs.drop_duplicates(keys).reset_index(drop=True)
+    numbers = numbers.assign(**means.reset_index(drop=True), is_measured=True)
+    numbers["level"] = _levels(numbers, by)
+    # Methods without pre-training have one run per seed, others one per seed and pre-training. Rows
+    # of an ablation may have fewer runs than the default.
+    rivals = [numbers[name] for name in ("kind", *HEADER, "frames")]
+    rivals.append(numbers["pretraining_overrides"] != "")
+    seeds = numbers["seeds"].groupby(rivals).transform("max")
+    draws = numbers["n"].groupby([*rivals, numbers["pretrainings"] > 0]).transform("max")
+    numbers["expected"] = np.maximum(seeds, draws)
+    rows: list[Number] = numbers.to_dict("records")
+    return [row | {"text": _text(row)} for row in rows]
 
 
-def _level(facts: Mapping[str, Any], by: str) -> tuple[str, ...]:
-    return (as_text(facts.get(by, "")),) if by else ()
-
-
-def _rivals(score: Number) -> tuple[Hashable, Hashable]:
-    """Keys of the cells that should have as many runs as this, and as many seeds.
-
-    Methods without pre-training have one run per seed, others one per seed and pre-training. Rows
-    of an ablation may have fewer runs than the default.
-    """
-    facts = ("kind", "task", "metric", "frames", "column", "level")
-    key = (*(score[name] for name in facts), score["pretraining_overrides"] != "")
-    return (*key, score["pretrainings"] > 0), key
-
-
-def _text(score: Number, most: int) -> str:
-    n = score["n"]
-    if score["finite"] < n:
-        return f"not finite ({n - score['finite']} of {n})"
-    count = str(n) if n == most or score["kind"] == "reference" else f"{n} of {most}"
-    count = ", ".join(filter(None, [count, score["partial"]]))
-    small = ".2e" if 0 < abs(score["mean"]) < 0.01 else ".3f"
-    digits = ".2f" if score["unit"] == "%" else small
-    deviation = f" ± {score['std']:{digits}}" if n > 1 else ""
-    return f"{score['mean']:{digits}}{deviation} ({count})"
+def _text(number: Number) -> str:
+    n = number["n"]
+    if number["finite"] < n:
+        return f"not finite ({n - number['finite']} of {n})"
+    is_complete = n == number["expected"] or number["kind"] == "reference"
+    count = str(n) if is_complete else f"{n} of {number['expected']}"
+    count = ", ".join(filter(None, [count, number["partial"]]))
+    small = ".2e" if 0 < abs(number["mean"]) < 0.01 else ".3f"
+    digits = ".2f" if number["unit"] == "%" else small
+    deviation = f" ± {number['std']:{digits}}" if n > 1 else ""
+    return f"{number['mean']:{digits}}{deviation} ({count})"
 
 
 def _comparison(
-    task: str,
-    name: str,
-    scores: Sequence[Number],
-    runs: pd.DataFrame,
-    published: pd.DataFrame,
-    by: str,
-) -> Table | None:
-    """Comparison table of the paper, or of a custom task; None if it has no numbers."""
+    name: str, task: str, numbers: Sequence[Number], published: Sequence[Number]
+) -> tuple[Layout, list[Number]]:
+    """Layout and measured rows of a comparison table of the paper, or of a custom task.
+
+    Rows stand below the published ones of their method, or in groups of their own.
+    """
+    labels = {"group": "Group", "label": "Method", **NETWORK_LABELS}
     if task:
-        title = f"Task {task}"
-        tasks = {task: task}
-        metrics = metric_titles(runs[runs["task"] == task])
+        metrics = metric_titles(row for row in numbers if row["task"] == task)
+        layout = Layout(f"Task {task}", labels, {task: task}, metrics)
     else:
         title = paper.read_published(name)["title"]
-        tasks, metrics = paper.titles_of(name)
-    # Rows of other publications without a number appear only in the long CSV.
-    is_shown = (published["source"] == paper.PAPER) | published["value"].notna()
-    numbers: list[Any] = published[is_shown].to_dict("records")
-    last: dict[Hashable, Number] = {}  # row of each method, and of each method and architecture
-    for number in numbers:
-        number["place"] = (number["block"], "", number["order"])
-        evaluation = number["evaluation"]
-        is_grey = number["source"] == paper.PAPER and not number["ranked"]
-        is_named = evaluation != "full" and by != "evaluation"
-        source = f"{PUBLISHED} ({evaluation})" if is_named else PUBLISHED
-        number |= {"is_grey": is_grey, "source": source, "level": _level(number, by)}
-        if number["ranked"]:
-            last[number["method"]] = last[number["method"], number["arch"]] = number
-    # Measured rows follow the published ones of their method, or have groups of their own.
-    rows = [
-        _placed(score, last)
-        for score in scores
-        if score["task"] in tasks and score["metric"] in metrics
-    ]
-    notes = _mark(rows)
-    numbers += rows
-    if not numbers:
-        return None
-    if len(published):
-        used = "".join(number["label"] for number in numbers)
-        marks = paper.read_published(paper.BEYOND)["marks"]
-        marks = {mark: text for mark, text in marks.items() if mark in used}
-        marks = paper.read_published(name)["marks"] | marks
-        notes = [*(f"{mark} {text}." for mark, text in marks.items()), *notes]
-    measured = runs[runs["task"].isin(tasks) & runs["metric"].isin(metrics)]
-    main = next((metrics[metric] for metric in measured.loc[measured["main"], "metric"]), "")
-    return assembled(
-        title, numbers, LABELS, tasks, metrics, notes=notes, data=(published, measured), main=main
-    )
-
-
-def _placed(score: Number, last: Mapping[Hashable, Number]) -> Number:
-    near = last.get((score["method"], score["arch"])) or last.get(score["method"])
-    if near:
-        return score | {"place": near["place"], "group": near["group"]}
-    is_reference = score["kind"] == "reference"
-    group = "References" if is_reference else score["group"]
-    return score | {"place": (200 if is_reference else 100, group, 0), "group": group}
+        layout = Layout(title, labels, *paper.titles_of(name))
+    places: dict[Any, Number] = {}
+    for row in published:
+        if row["ranked"]:
+            place = {name: row[name] for name in ("block", "group", "order")}
+            places[row["method"]] = places[row["method"], row["arch"]] = place
+    rows = []
+    for row in numbers:
+        if row["task"] in layout.tasks and row["metric"] in layout.metrics:
+            is_reference = row["kind"] == "reference"
+            group = "References" if is_reference else row["group"]
+            place = {"block": 200 if is_reference else 100, "group": group, "order": 0}
+            place = places.get(row["method"], place)
+            rows.append(row | places.get((row["method"], row["arch"]), place))
+    return layout, rows
 
 
 def _ablation(
-    ablation: Ablation,
-    scores: Sequence[Number],
-    runs: pd.DataFrame,
-    published: pd.DataFrame,
-    by: str,
-) -> Table | None:
-    """Ablation table: published rows, and measured ones by settings; None without either."""
-    rows = ablation.rows
-    names = [f"{row.name} (default)" if row.default else row.name for row in rows]
-    positions = match_rows(ablation, scores)
-    measured = [
-        score
-        | {
-            "label": names[positions[score["cell"]]],
-            "place": (0, "", positions[score["cell"]]),
-            "shared": [score[name] for name in ("task", "arch", "backbone", "column")],
-        }
-        for score in scores
-        if score["cell"] in positions and score["metric"] in METRICS
-    ]
-    # Show the default row if another row was measured, and other tasks if the ablation's own task
-    # was not.
-    shared = [score["shared"] for score in measured if not rows[score["place"][2]].default]
-    shared = [facts for facts in shared if facts[0] == ablation.task] or shared
-    measured = [score for score in measured if score["shared"] in shared]
+    ablation: Ablation, numbers: Sequence[Number], by: str
+) -> tuple[Layout, list[Number]]:
+    """Layout and measured rows of an ablation, by settings.
+
+    Shown are the networks, tasks and columns of changed rows, of the ablation's own task if it has
+    been measured.
+    """
+    rows = []
+    for number in numbers:
+        settings = number["pretraining_profile"], number["pretraining_overrides"]
+        order = match_row(ablation, *settings) if number["method"] == ABLATED else -1
+        if order >= 0 and number["pretraining_profile"] and number["metric"] in METRICS:
+            place = {"block": 0, "group": "", "order": order, "label": ablation.labels[order]}
+            place["setting"] = [number[name] for name in ("task", "arch", "backbone", "column")]
+            rows.append(number | place)
+    changed = [row["setting"] for row in rows if not ablation.rows[row["order"]].default]
+    changed = [setting for setting in changed if setting[0] == ablation.task] or changed
+    rows = [row for row in rows if row["setting"] in changed]
     keys = [name for name in ROW if name not in ("backbone", "arch", by)]
-    beside = ["network", "arch", "pretraining_data", "task", "metric", "frames", "column", "level"]
-    for score, label in zip(measured, distinguished(measured, "label", keys, beside), strict=True):
-        score["label"] = label
-    notes = _mark(measured)
-    numbers = []
-    of_method = published[(published["method"] == ABLATED) & published["ranked"]]
-    facts: list[Any] = of_method.head(1).to_dict("records")
+    distinguish(rows, "label", keys, ["network", "arch", "pretraining_data", *HEADER])
+    labels = {"label": ablation.variable, **NETWORK_LABELS}
     known = paper.task_titles()
-    for method in facts:
-        for position, row in enumerate(rows):
-            data = known.get(row.set.get("dataset", ""), method["pretraining_data"])
-            number = method | {"label": names[position], "pretraining_data": data}
-            number |= {"place": (0, "", position), "task": ablation.task, "source": PUBLISHED}
-            number |= {"bold": row.default, "level": _level(method, by)}
-            numbers += [
-                number | {"metric": metric, "value": value, "text": f"{value:.3f}"}
-                for metric, value in zip(METRICS, row.paper, strict=True)
-                if value is not None
-            ]
-    if not measured and not numbers:
-        return None
-    labels = {"label": ablation.variable, **dict([*LABELS.items()][2:])}
     tasks = {
-        task: known.get(task, task) for task in (score["task"] for score in numbers + measured)
+        task: known.get(task, task) for task in [ablation.task, *(row["task"] for row in rows)]
     }
-    _, metrics = paper.titles_of("segmentation")
-    is_used = runs["cell"].isin({score["cell"] for score in measured})
-    behind = runs[is_used & runs["metric"].isin(METRICS)]
-    return assembled(
-        f"Ablation: {ablation.title}",
-        numbers + measured,
-        labels,
-        tasks,
-        metrics,
-        notes=notes,
-        data=(pd.DataFrame(numbers), behind),
-        main=metrics[METRICS[0]],
-    )
+    metrics = paper.titles_of("segmentation")[1]
+    return Layout(f"Ablation: {ablation.title}", labels, tasks, metrics), rows
 
 
-def _mark(scores: Sequence[Number]) -> list[str]:
+def _mark(rows: Sequence[Number]) -> list[str]:
     """Set the best measured scores of each column in bold, and mark their machines.
 
     Returns:
-        Notes that explain the texts.
+        Notes that explain the marks of machines.
     """
-    ranked: dict[Hashable, list[float]] = {}
-    for score in scores:
-        sign = {"higher": 1, "lower": -1, "": 0}[score["better"]]
-        if score["kind"] == "evaluation" and score["finite"] == score["n"] and sign:
-            score["rank"] = sign * score["mean"]
-            ranked.setdefault(_column(score), []).append(score["rank"])
-    machines = Counter(name for score in scores for name in score["machines"]).most_common()
-    marks = {name: "" for name, _ in machines[:1]}
-    for n, (name, _) in enumerate(machines[1:]):
-        marks[name] = SIGNS[n] if n < len(SIGNS) else f" [{n + 2}]"
-    for score in scores:
-        score["text"] += "".join(marks[name] for name in score["machines"])
-        means = ranked.get(_column(score), [])
-        score["bold"] = len(means) > 1 and score.get("rank") == max(means)
-    notes = [AVERAGED] * bool(scores)
-    if len(marks) > 1:
-        unmarked, *others = marks
-        marked = "; ".join(f"{marks[name]} {name}".strip() for name in others)
-        notes.append(f"Measured on different machines: {marked}; unmarked: {unmarked}.")
-    notes += [PARTIAL] * any(score["partial"] for score in scores)
-    changed = [score[name] for score in scores for name in ("overrides", "pretraining_overrides")]
-    return notes + [ACCUMULATED] * any("accumulate=" in text for text in changed)
+    scores = defaultdict(list)
+    for row in rows:
+        is_ranked = row["kind"] == "evaluation" and row["finite"] == row["n"]
+        sign = {"higher": 1, "lower": -1, "": 0}[row["better"]]
+        row["score"] = sign * row["mean"] if is_ranked and sign else -math.inf
+        scores[_header(row)].append(row["score"])
+    machines = Counter(name for row in rows for name in row["machines"]).most_common()
+    marks = {name: sign for (name, _), sign in zip(machines, SIGNS, strict=False)}
+    for row in rows:
+        *_, second, best = [-math.inf, *sorted(scores[_header(row)])]
+        row["bold"] = second > -math.inf and row["score"] == best
+        row["text"] += "".join(marks[name] for name in row["machines"])
+    if len(marks) < 2:
+        return []
+    unmarked, *marked = [f"{mark} {name}".strip() for name, mark in marks.items()]
+    return [f"Measured on different machines: {'; '.join(marked)}; unmarked: {unmarked}."]
 
 
-def _column(number: Number) -> tuple[str, ...]:
-    return number["task"], number["metric"], number["source"], *number["level"]
+def _header(number: Number) -> tuple[Any, ...]:
+    return tuple(number[name] for name in HEADER)
 
 
-def assembled(
-    title: str,
-    numbers: Sequence[Number],
-    labels: Mapping[str, str],
-    tasks: Mapping[str, str],
-    metrics: Mapping[str, str],
-    *,
-    notes: Iterable[str],
-    data: Sequence[pd.DataFrame],
-    main: str = "",
+def _notes(name: str, shown: Sequence[Number], rows: Sequence[Number]) -> list[str]:
+    """Explain the marks of published rows, and what the measured ones may differ in."""
+    notes = []
+    if name in TABLES:
+        marks = paper.read_published(name)["marks"] | paper.read_published(paper.BEYOND)["marks"]
+        used = "".join(number["label"] for number in shown)
+        notes += [f"{mark} {text}." for mark, text in marks.items() if mark in used]
+    notes += [AVERAGED] * bool(rows) + _mark(rows)
+    notes += [PARTIAL] * any(row["partial"] for row in rows)
+    changed = [row[name] for row in rows for name in ("overrides", "pretraining_overrides")]
+    notes += [ACCUMULATED] * any("accumulate=" in text for text in changed)
+    notes += dict.fromkeys(
+        f"{row['label']}: files {', '.join(hashed[:8] for hashed in row['files'])} of own weights "
+        "count as draws of one pre-training; their settings are unknown."
+        for row in rows
+        if len(row["files"]) > 1
+    )
+    plugins = {row["plugin"]: row["label"] for row in rows if row["plugin"]}
+    if name.startswith(CUSTOM) and len(plugins) > 1:
+        files = ", ".join(f"{plugin} ({label})" for plugin, label in plugins.items())
+        notes.append(f"Plug-in files differ, and with them perhaps the task: {files}.")
+    return notes
+
+
+def arranged(
+    layout: Layout, numbers: Sequence[Number], notes: Iterable[str], data: pd.DataFrame
 ) -> Table:
     """Arrange numbers in rows and columns.
 
     Args:
-        title: caption.
-        numbers: of the table.
-        labels: names of the row labels, by key of the numbers.
-        tasks: titles of the tasks by name, in their order.
-        metrics: titles of the metrics by name, in their order.
+        layout: caption and headings.
+        numbers: with the columns of the labels and `HEADER`; block, group and order, which order
+            the rows; text; perhaps bold and is_grey.
         notes: lines below the table.
-        data: published numbers, and rows of the frame of records.
-        main: title of the main metric.
+        data: numbers behind the table.
     """
-    rows: dict[Any, Number] = {}
-    cells: dict[Any, Number] = {}
+    tasks = {name: (n, title) for n, (name, title) in enumerate(layout.tasks.items())}
+    metrics = {name: (n, title) for n, (name, title) in enumerate(layout.metrics.items())}
+    grid: dict[Any, dict[Any, Number]] = defaultdict(dict)
     for number in numbers:
-        shown = tuple(RECURRENT.get(number[key], number[key]) for key in labels)
-        row = (*number["place"], MEASURED in number["source"], shown)
-        rows[row] = number
-        if cells.setdefault((row, _column(number)), number) is not number:
-            raise ValueError(f"two numbers in one cell of {title}: {shown}")
-    order = [*tasks, *metrics]
-    columns = sorted(
-        set(map(_column, numbers)),
-        key=lambda column: (
-            order.index(column[0]),
-            order.index(column[1], len(tasks)),
-            MEASURED in column[2],
-            *column[2:],
-        ),
-    )
-    ordered = sorted(rows)
-    empty = {"text": NONE, "bold": False}
-    table = [[cells.get((row, column), empty) for column in columns] for row in ordered]
-    index = pd.MultiIndex.from_tuples([row[-1] for row in ordered], names=list(labels.values()))
-    header = pd.MultiIndex.from_tuples(
-        [(tasks[task], metrics[metric], *rest) for task, metric, *rest in columns]
-    )
-    published, measured = data
-    parts = [published, measured[COLUMNS].assign(source=MEASURED)]
-    names = ["source", *COLUMNS, "label", "mark", "citation", "tta", "bold"]
+        task, metric, *others = _header(number)
+        column = (tasks[task], metrics[metric], *others)
+        place = [number[name] for name in ("block", "group", "order", "is_measured")]
+        labels = [RECURRENT.get(number[name], number[name]) for name in layout.labels]
+        row = grid[(*place, *labels)]
+        if row.setdefault(column, number) is not number:
+            raise ValueError(f"two numbers in one cell of {layout.title}: {number['label']}")
+    columns = sorted({column for row in grid.values() for column in row})
+    rows = sorted(grid)
+    cells = [[grid[row].get(column, {"text": NONE}) for column in columns] for row in rows]
+    index = pd.MultiIndex.from_tuples([row[4:] for row in rows], names=[*layout.labels.values()])
+    headings = [
+        (*task[1:], *metric[1:], column, *map(as_text, level[1:]))
+        for task, metric, _, level, column in columns
+    ]
+    titles = pd.MultiIndex.from_tuples(headings)
+    main = (layout.metrics[number["metric"]] for number in numbers if number.get("main"))
     return Table(
-        title,
-        pd.DataFrame([[number["text"] for number in row] for row in table], index, header),
-        pd.DataFrame([[number["bold"] for number in row] for row in table], index, header),
+        layout.title,
+        pd.DataFrame([[cell["text"] for cell in row] for row in cells], index, titles),
+        pd.DataFrame([[cell.get("bold", False) for cell in row] for row in cells], index, titles),
         tuple(notes),
-        pd.concat([part for part in parts if len(part)] or parts, ignore_index=True).reindex(
-            columns=names
-        ),
-        main,
-        rules_between([row[:2] for row in ordered]),
-        tuple(n for n, row in enumerate(ordered) if rows[row].get("is_grey")),
+        data,
+        tuple(row[:2] for row in rows),
+        tuple(any(cell.get("is_grey") for cell in row) for row in cells),
+        next(main, ""),
     )
 
 
-def metric_titles(runs: pd.DataFrame) -> dict[str, str]:
+def metric_titles(numbers: Iterable[Number]) -> dict[str, str]:
     """Titles of metrics with unit and arrow by name, the main metric first.
 
     Metrics of scores only, unless there are none.
     """
-    scored = runs[runs["better"] != ""]
-    runs = (scored if len(scored) else runs).sort_values("main", ascending=False, kind="stable")
-    rows: list[Any] = runs.drop_duplicates("metric").to_dict("records")
+    numbers = sorted(numbers, key=lambda number: not number["main"])
     titles = {}
-    for row in rows:
-        unit = f" ({row['unit']})" if row["unit"] not in ("", "%") else ""
-        title = row["metric_title"].rstrip(" ↑↓")
-        titles[row["metric"]] = f"{title}{unit}{ARROWS[row['better']]}"
+    for number in [number for number in numbers if number["better"]] or numbers:
+        unit = f" ({number['unit']})" if number["unit"] not in ("", "%") else ""
+        title = number["metric_title"].rstrip(" ↑↓")
+        titles[number["metric"]] = f"{title}{unit}{ARROWS[number['better']]}"
     return titles
-
-
-def rules_between(groups: Sequence[Hashable]) -> tuple[int, ...]:
-    """Positions where a new group begins."""
-    return tuple(n for n in range(1, len(groups)) if groups[n] != groups[n - 1])

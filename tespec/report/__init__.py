@@ -14,10 +14,11 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from PIL import Image
 
+from tespec.comparison.cell import SAMPLE
 from tespec.comparison.export import to_html
-from tespec.comparison.frame import PROTOCOL, select, setting_name, to_frame
+from tespec.comparison.frame import PROTOCOL, notes_on, select, setting_name
+from tespec.comparison.frame import results as read_results
 from tespec.comparison.published import NONE
-from tespec.comparison.records import read_records
 from tespec.comparison.tables import make_tables
 from tespec.core.errors import UserError, one_line
 from tespec.core.files import write_all
@@ -40,7 +41,7 @@ LOOK: dict[Any, Any] = {
     "svg.hashsalt": "tespec",  # the same figure gives the same bytes
 }
 PRETRAINING = "pretraining"
-NOT_SHOWN = "Not shown"  # first words of notes on results that were left out
+COMMON_NOTES = ("Not shown", "Skipped")  # first words of notes that the page has once
 MOST = 8  # reconstructions at most, to keep the page small
 WIDEST = 1000  # px, maximum width of a picture
 QUALITY = 75  # WebP quality
@@ -67,20 +68,18 @@ def write_report(results: Path, out: Path) -> tuple[int, list[str]]:
     Raises:
         UserError: the folder holds no records, or is not a results folder.
     """
-    records, problems = read_records(results)
-    if not records:
+    frame = read_results(results)
+    problems = frame.attrs["left_out"]
+    if frame.empty:
         what = "; ".join(["holds no records", *problems])
         raise UserError(f"--results {results}", what, "give the --results folder of your runs")
-    frame = to_frame(records)
-    # then published and measured numbers are not comparable
-    is_sample = bool((frame.data == "sample").all())
-    notes = [f"Skipped: {problem}" for problem in problems]
+    is_sample = bool((frame.data == SAMPLE).all())  # then published numbers are not comparable
+    notes = notes_on(frame, select(frame, {})[1])
     tables = []
     try:
         for table in make_tables(frame, measured=is_sample):
-            notes += [note for note in table.notes if note.startswith(NOT_SHOWN)]
-            kept = [note for note in table.notes if not note.startswith(NOT_SHOWN)]
-            tables.append((table.title, Markup(to_html(table._replace(notes=tuple(kept))))))
+            kept = tuple(note for note in table.notes if not note.startswith(COMMON_NOTES))
+            tables.append(Markup(to_html(table._replace(notes=kept))))
     except UserError as error:  # for instance only pre-trainings, or no results on the test split
         notes.append(str(error))
     main = frame[frame.main].sort_values(["task", "title", "arch", "seed", "name"])
@@ -93,7 +92,7 @@ def write_report(results: Path, out: Path) -> tuple[int, list[str]]:
         finalize=lambda text: one_line(text) if type(text) is str else text,
     )
     page = environment.get_template("report.html").render(
-        notes=[*dict.fromkeys(notes), *unreadable],
+        notes=[*notes, *unreadable],
         is_sample=is_sample,
         runs=[*map(run_facts, main[~is_pretraining].to_dict("records"))],
         pretrainings=[*map(run_facts, main[is_pretraining].to_dict("records"))],
@@ -102,7 +101,7 @@ def write_report(results: Path, out: Path) -> tuple[int, list[str]]:
         pictures=pictures,
     )
     write_all({out: page})
-    return len(records), problems
+    return frame["name"].nunique(), problems
 
 
 def run_facts(row: dict[Any, Any]) -> dict[str, Any]:

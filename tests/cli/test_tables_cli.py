@@ -77,6 +77,11 @@ def test_gains_are_one_table(call, tmp_path):
     }
 
 
+def test_gains_over_no_method_are_refused(call):
+    code, _, err = call("tables", "--results", SAMPLE, "--gains", "")
+    assert (code, "--gains: name a method" in err) == (2, True)
+
+
 def test_evaluations_are_ranked_or_the_missing_one_is_named(call, tmp_path):
     code, _, err = call("tables", "--results", SAMPLE, "--rank", "full,frozen")
     assert (code, "no network has both evaluations; there are: full" in err) == (2, True)

@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 import tespec
 from tespec.comparison.cell import Cell, run_name
 from tespec.comparison.export import to_html
-from tespec.comparison.frame import COLUMN, COLUMNS, ROW, select, to_frame
+from tespec.comparison.frame import COLUMN, COLUMNS, ROW, notes_on, select, to_frame
 from tespec.comparison.records import Record
 from tespec.comparison.tables import make_tables
 from tespec.core.paths import REPOSITORY
@@ -86,7 +86,10 @@ def test_cells_of_different_starts_differ_in_text_and_hash():
 
 
 def test_the_data_of_the_pretraining_tell_cells_apart():
-    made = [record(start=pretraining(), weights={"data_fingerprint": name}) for name in "ab"]
+    made = [
+        record(start=pretraining(), weights={"data_fingerprint": name}, start_sha256=name)
+        for name in "ab"
+    ]
     assert to_frame(made)["cell"].nunique() == 2
 
 
@@ -108,13 +111,13 @@ def test_of_several_results_of_a_seed_the_newest_counts():
     older = [record(seed=seed, miou=20.0, start_sha256="old") for seed in range(2)]
     older = [run.model_copy(update={"written": run.written.replace(year=2020)}) for run in older]
     frame = to_frame([*older, *made])
-    chosen, notes = select(frame, {})
+    chosen, left_out = select(frame, {})
     assert chosen.loc[chosen["main"], ["seed", "value"]].to_numpy().tolist() == [
         [0, 50.0],
         [1, 51.0],
         [2, 52.0],
     ]
-    assert notes == ["Not shown: 2 results that were computed again since."]
+    assert notes_on(frame, left_out) == ["Not shown: 2 results that were computed again since."]
     assert set(select(frame, {"name": older[0].name})[0]["value"]) == {20.0, 30.0}
 
 
@@ -124,10 +127,12 @@ def test_the_newest_version_is_the_highest_and_not_the_latest(name):
     newer = record(miou=50.0, **{name: 10})
     older = record(miou=40.0, **{name: 9})
     older = older.model_copy(update={"written": older.written.replace(year=2200)})
-    chosen, notes = select(to_frame([newer, older]), {})
+    frame = to_frame([newer, older])
+    chosen, left_out = select(frame, {})
     assert chosen.loc[chosen["main"], "value"].tolist() == [50.0]
-    assert notes == [f"Not shown: 1 results of an older {name} (--where {name}=*)."]
-    assert len(select(to_frame([newer, older]), {name: "*"})[0]) == 4
+    note = f"Not shown: 1 results of an older {name} (--where {name}=*)."
+    assert notes_on(frame, left_out) == [note]
+    assert len(select(frame, {name: "*"})[0]) == 4
 
 
 def test_numbers_that_are_not_finite_are_nan_and_the_main_metric_is_marked():

@@ -492,6 +492,60 @@ def test_a_deliberate_number_of_seeds_of_an_ablation_is_not_marked():
 # Selections.
 
 
+def test_values_side_by_side_are_in_the_order_of_numbers():
+    made = [record(seed=seed, miou=float(seed)) for seed in (10, 9, 2)]
+
+    def levels(source, by):
+        columns = one(made, by=by).cells.columns
+        return [
+            name[3] for name in columns if name[:2] == ("DDD17", "mIoU ↑") and source in name[2]
+        ]
+
+    assert levels("measured", "seed") == ["2", "9", "10"]
+    assert levels("published", "label_fraction") == ["0.01", "0.05", "0.1", "0.2", "1"]
+
+
+def test_a_note_on_what_is_not_shown_stands_in_the_tables_of_its_task_alone():
+    made = [
+        *(record(method, seed=seed) for method in ("scratch", "tespec") for seed in range(2)),
+        depth_record("scratch", 5.0, split="val"),
+        record("tespec", start=RATIO, split="val", pretraining=0),
+    ]
+    notes = {table.name: " ".join(table.notes) for table in make_tables(to_frame(made))}
+    noted = {name for name, text in notes.items() if "Not shown" in text}
+    assert noted == {"segmentation", "depth"}
+    assert "Not shown: 1 results with split val" in notes["depth"]
+    assert "Not shown: 1 results with split val" in notes["segmentation"]
+
+
+def test_files_of_own_weights_in_one_cell_are_named():
+    made = [
+        record("mine", seed=seed, start="own weights", pretraining=name * 64, start_sha256=name)
+        for seed, name in enumerate("ab")
+    ]
+    assert (
+        "Mine: files aaaaaaaa, bbbbbbbb of own weights count as draws of one pre-training; "
+        "their settings are unknown."
+    ) in one(made).notes
+    assert not any("own weights" in note for note in one(made[:1]).notes)
+
+
+def test_plug_in_files_that_differ_within_a_task_of_ones_own_are_named():
+    """One of them may have changed the task."""
+    made = [record("a", task="x", plugin="1" * 12), record("b", task="x", plugin="2" * 12)]
+    note = (
+        "Plug-in files differ, and with them perhaps the task: 111111111111 (A), 222222222222 (B)."
+    )
+    assert note in one(made, "task_x").notes
+    assert note not in one([made[0], record("b", task="x")], "task_x").notes
+
+
+def test_a_row_without_a_fact_that_others_have_says_so():
+    made = [record("mine"), record("mine", seed=1, plugin="f" * 12)]
+    index = one(made, where={"plugin": "*"}, measured=True).cells.index
+    assert [label[1] for label in index] == ["Mine, no plugin", "Mine, plugin ffffffffffff"]
+
+
 @pytest.mark.parametrize(
     ("options", "name", "caption"),
     [

@@ -80,6 +80,9 @@ def test_the_sample_worlds_results_fit_a_megabyte_and_notes_are_given_once(tmp_p
     text = out.read_text(encoding="utf-8")
     assert len(text) < 1_000_000
     assert text.count("Not shown") == 1
+    captions = re.findall("<caption>(.*?)</caption>", text)
+    assert len(captions) > 5
+    assert all(text.count(caption) == 1 for caption in captions)
     assert "95 % t interval" not in text
     assert all(f"<td>{record.name}</td>" in text for record in read_records(sample)[0])
 
