@@ -50,7 +50,7 @@ MISTAKES = [
     ),
     (CELL + "--freeze --probe", "--freeze cannot be combined with --probe"),
     (CELL + "--seeds 0 -3", 'Invalid value "-3"'),
-    (CELL + "--out pictures", "--model FILE, --predict RECORDING and --out DIR are required"),
+    (CELL + "--out pictures", "--model FILE, --predict RECORDING and --out PATH are required"),
     (CELL + "--launcher pytorch", "--launcher pytorch: RANK is not set; start with torchrun"),
     (
         "run --model typo.safetensors --predict drive.raw --out out",
