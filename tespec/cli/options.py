@@ -49,8 +49,8 @@ def output(*suffixes: str) -> Parameter:
             return
         suffix = FOLDER if path.is_dir() else path.suffix.lower()
         if suffix not in suffixes or (suffix == FOLDER and path.is_file()):
-            names = [f"a {suffix} file" if suffix else "a folder" for suffix in suffixes]
-            raise ValueError(f"Give {' or '.join(names)}.")
+            allowed = ", ".join(suffix or "a folder" for suffix in suffixes)
+            raise ValueError(f"Allowed: {allowed}.")
 
     return Parameter(validator=check)
 
