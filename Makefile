@@ -14,7 +14,7 @@ PYTEST = OMP_NUM_THREADS=$(THREADS) NUMBA_NUM_THREADS=$(THREADS) $(BIN)/python -
 export PYTHON PIP_ARGS
 unexport PYTHONPATH
 
-.PHONY: help demo setup test test-slow test-real test-anywhere golden soak gpu lint clean
+.PHONY: help demo setup test test-slow test-pythons test-real test-anywhere golden soak gpu lint clean
 # Two pip processes in one environment conflict, whatever -j says.
 .NOTPARALLEL:
 
@@ -35,6 +35,9 @@ test: .venv/dev.stamp  ## run the tests, except the slow ones
 
 test-slow: .venv/dev.stamp  ## run only the slow tests
 	$(PYTEST) -m slow
+
+test-pythons: .venv/dev.stamp  ## install and run the project with each Python 3.10 to 3.13 of this machine
+	tools/pythons.sh
 
 test-real: .venv/dev.stamp  ## check the archives in $TESPEC_DATA against the published numbers of recordings and labels
 	$(PYTEST) tests/real -n 0 -rs

@@ -255,7 +255,7 @@ def predict(
         weights: `model.safetensors` of a fine-tuning.
         name: name or path of a recording of the task's data, shown in the windows that are scored
             and with its labels; or the path of any other recording.
-        out: folder for the figure.
+        out: file, or folder for the figure.
         device: where the network runs.
         root: folder of the task's data.
         clip: first and last second of the recording.
@@ -288,11 +288,11 @@ def predict(
     network.model.to(device)
     drawn = sorted({candidates[index] for index in indices})
     predictions = list(run_inference(network, recording, drawn))
-    from tespec.pictures import save_figure
+    from tespec.pictures import save_figure_as
 
-    figure = out / (re.sub(r"[^\w.-]+", "_", recording.name) + ".png")
-    save_figure(draw(predictions, network, bool(labelled)), figure, dpi=100)
-    return len(windows), len(labelled), figure
+    figure = draw(predictions, network, bool(labelled))
+    file_name = re.sub(r"[^\w.-]+", "_", recording.name)
+    return len(windows), len(labelled), save_figure_as(figure, out, file_name, dpi=100)
 
 
 def run_inference(

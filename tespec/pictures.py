@@ -1,6 +1,7 @@
 """Panels of events, intensities and labels, with legends and colour bars."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from matplotlib.ticker import LogLocator
 from numpy.typing import NDArray
 
 from tespec.core.boxes import Boxes
-from tespec.core.files import atomic_write
+from tespec.core.files import atomic_write, file_lock
 from tespec.metrics.segmentation import IGNORE
 
 Colour = tuple[float, float, float]
@@ -99,15 +100,39 @@ def make_panels(
 
 
 def save_figure(figure: Figure, path: Path, dpi: int) -> None:
-    """Write a PNG without date or version, so that equal figures have equal bytes.
+    """Write a figure in the format of the file's suffix, as PNG with equal bytes for equal figures.
 
     Args:
         figure: of `make_panels`.
         path: file to write.
         dpi: px per inch.
     """
+    kind = path.suffix[1:].lower()
+    metadata = {"Software": None} if kind == "png" else None  # without matplotlib's version
     with atomic_write(path) as unfinished:
-        figure.savefig(unfinished, dpi=dpi, format="png", metadata={"Software": None})
+        figure.savefig(unfinished, dpi=dpi, format=kind, metadata=metadata)
+
+
+def save_figure_as(figure: Figure, out: Path, name: str, dpi: int) -> Path:
+    """Write a figure to a file or, without replacing another one, into a folder.
+
+    Args:
+        figure: of `make_panels`.
+        out: file with the suffix of its format, or folder.
+        name: of the PNG in the folder; a number is added if it exists.
+        dpi: px per inch.
+
+    Returns:
+        The written file.
+    """
+    if out.suffix and not out.is_dir():
+        save_figure(figure, out, dpi)
+        return out
+    with file_lock(out / name):  # other commands may draw into the folder
+        paths = (out / f"{name}{f'-{number}' if number > 1 else ''}.png" for number in count(1))
+        path = next(path for path in paths if not path.exists())
+        save_figure(figure, path, dpi)
+    return path
 
 
 def event_image(histogram: NDArray[np.uint8]) -> Image:

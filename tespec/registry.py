@@ -23,7 +23,7 @@ from mmengine.registry import Registry
 from pydantic import ValidationError
 
 from tespec.core.errors import UserError
-from tespec.core.paths import PACKAGES
+from tespec.core.paths import PACKAGES, REPOSITORY
 
 ENTRY_POINTS = "tespec.methods"
 # folders of the standard library and of installed packages
@@ -119,6 +119,12 @@ def import_files(files: Sequence[Path]) -> None:
             raise
 
 
+def is_user_code(file: str) -> bool:
+    """Whether a file of a traceback belongs to the user, not to the harness or its packages."""
+    shipped = (*INSTALLED, *(f"{REPOSITORY / package}/" for package in PACKAGES))
+    return Path(file).is_file() and not file.startswith(shipped)
+
+
 def source_files(module: str) -> set[Path]:
     """Find the source of an imported module and of the modules that it imports.
 
@@ -155,7 +161,7 @@ def _imported(path: Path, package: str) -> Iterator[str]:
             yield from (f"{name}.{alias.name}" for alias in node.names)
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: BaseException) -> str:
     """Describe an error in one line, without the file and the line, which are named before."""
     if isinstance(error, ValidationError):
         return f"{error.title}: " + ", ".join(
@@ -172,13 +178,15 @@ def _named_errors(source: str | Path) -> Iterator[None]:
         yield
     except UserError:
         raise
-    except Exception as error:
-        path = str(Path(source).absolute())
+    except (Exception, SystemExit) as error:
         frames = traceback.extract_tb(error.__traceback__)
-        lines = [frame.lineno for frame in frames if frame.filename == path]
-        if isinstance(error, SyntaxError) and error.filename == path:
-            lines = [error.lineno]
-        where = f"{source}:{lines[-1]}" if lines else source
+        lines = [(frame.filename, frame.lineno) for frame in frames]
+        if isinstance(error, SyntaxError):
+            lines.append((str(error.filename), error.lineno))
+        where = str(source)
+        for file, line in lines:
+            if is_user_code(file):
+                where = f"{source if Path(file) == Path(source).absolute() else file}:{line}"
         raise UserError(
             where, f"cannot be imported ({type(error).__name__}: {_reason(error)})", "fix the file"
         ) from error

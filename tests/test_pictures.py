@@ -1,5 +1,7 @@
 """Pictures: distinct colours, legends, colour bars and rows."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import cv2
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ from tespec.pictures import (
     draw_label,
     draw_segments,
     event_image,
+    save_figure_as,
 )
 from tespec.report import MARKERS
 
@@ -54,6 +57,36 @@ def least_distance(colours, eyes):
     linear = np.where(colours <= 0.04045, colours / 12.92, ((colours + 0.055) / 1.055) ** 2.4)
     visible = (linear @ np.asarray(eyes).T).clip(0, 1).astype(np.float32)
     return pdist(cv2.cvtColor(visible[None], cv2.COLOR_LRGB2Lab)[0]).min()
+
+
+STARTS = {
+    ".png": b"\x89PNG",
+    ".jpg": b"\xff\xd8\xff",
+    ".JPEG": b"\xff\xd8\xff",
+    ".pdf": b"%PDF",
+    ".svg": b"<?xml",
+}
+
+
+@pytest.mark.parametrize("suffix", STARTS)
+def test_a_file_has_the_format_of_its_suffix(tmp_path, suffix):
+    path = tmp_path / f"figure{suffix}"
+    for _ in range(2):  # a named file is replaced
+        assert save_figure_as(Figure(figsize=(1, 1)), path, "name", dpi=20) == path
+        assert path.read_bytes().startswith(STARTS[suffix])
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_figures_of_one_name_in_a_folder_replace_none(tmp_path):
+    out = tmp_path / "new" / "figures.v2"
+    out.mkdir(parents=True)
+    with ThreadPoolExecutor(4) as pool:
+        figures = [Figure(figsize=(side, 1)) for side in range(1, 5)]
+        written = list(pool.map(lambda f: save_figure_as(f, out, "drive.raw", 20), figures))
+    names = ["drive.raw.png", "drive.raw-2.png", "drive.raw-3.png", "drive.raw-4.png"]
+    assert sorted(written) == sorted(out / name for name in names) == sorted(out.iterdir())
+    assert [cv2.imread(str(path)).shape[1] for path in written] == [20, 40, 60, 80]
+    assert save_figure_as(figures[0], tmp_path / "b", "a", 20) == tmp_path / "b" / "a.png"
 
 
 @pytest.mark.parametrize("eyes", EYES)

@@ -46,6 +46,11 @@ def hang(path):
     path.with_name("pipe").read_bytes()
 
 
+def loop(path):
+    while True:
+        pass
+
+
 def fill(path):
     np.ones(1_100 << 20, np.uint8)
 
@@ -70,6 +75,7 @@ def refuse(path):
         (refuse, "refused", ""),
         (crash, "failed", "ended the process with code -11"),
         (hang, "failed", "ended the process with code 1"),
+        (loop, "failed", f"ended the process with code -{signal.SIGPROF:d}"),
         (fill, "failed", "GB of memory"),
         (allocate, "failed", "MemoryError"),
         (write_elsewhere, "failed", "written outside of the folder: {'stray'}"),
@@ -81,7 +87,7 @@ def test_each_kind_of_failure_is_one_of_a_case_and_the_next_one_runs(
     fuzz, monkeypatch, read, kind, failure
 ):
     monkeypatch.setattr(fuzz, "CONTEXT", multiprocessing.get_context("fork"))  # keeps these changes
-    monkeypatch.setattr(fuzz, "SECONDS", 1 if read is hang else 20)
+    monkeypatch.setattr(fuzz, "SECONDS", 0.1 if read in (hang, loop) else 20)
     monkeypatch.setitem(
         fuzz.TARGETS, "x", fuzz.Target("a.bin", lambda path: path.write_bytes(b"1"), in_cases(read))
     )

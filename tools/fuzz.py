@@ -4,8 +4,8 @@ python tools/fuzz.py --cases 100000
 python tools/fuzz.py --only network --seed 3 --first 1234 --cases 1     # repeat one case
 
 Target, seed and number determine a case. Cases run in processes of their own: a crash, an exception
-other than a `UserError`, more than 20 seconds or more than a gigabyte of memory is a failure of one
-case, after which the next runs.
+other than a `UserError`, more than 20 seconds of CPU time or more than a gigabyte of memory is a
+failure of one case, after which the next runs.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import os
 import re
 import resource
 import shutil
+import signal
 import stat
 import struct
 import sys
@@ -65,7 +66,8 @@ sys.path.insert(0, str(REPOSITORY / "tests"))
 from event_seeds import SEEDS, Seed
 from twins import rvt_archive
 
-SECONDS = 20  # time limit of a case
+SECONDS = 20  # of CPU time that a case may use
+PATIENCE = 60  # seconds that it may take for each of CPU time, on a busy machine
 MEMORY = 1 << 30  # bytes that a case may use
 ADDRESSES = 4 * MEMORY  # bytes that a case may allocate without using them
 SHOWN = 5  # failures printed per target
@@ -482,6 +484,7 @@ def outcomes(name: str, first: int, end: int, seed: int) -> Iterator[str]:
         limit = memory("VmSize") + ADDRESSES
         resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
         yield ""
+        faulthandler.register(signal.SIGPROF, chain=True)  # print where it is, then die
         for number in range(first, end):
             path.parent.mkdir()
             if sound.is_dir():
@@ -491,7 +494,8 @@ def outcomes(name: str, first: int, end: int, seed: int) -> Iterator[str]:
             _harm(path, np.random.default_rng([seed, number, *name.encode()]))
             Path("/proc/self/clear_refs").write_text("5")  # the peak starts here
             before = memory("VmRSS")
-            faulthandler.dump_traceback_later(SECONDS, exit=True)
+            signal.setitimer(signal.ITIMER_PROF, SECONDS)
+            faulthandler.dump_traceback_later(PATIENCE * SECONDS, exit=True)
             try:
                 target.read(path)
                 outcome = "accepted"
@@ -500,6 +504,7 @@ def outcomes(name: str, first: int, end: int, seed: int) -> Iterator[str]:
             except (Exception, SystemExit):
                 outcome = " ".join(traceback.format_exc().splitlines()[-3:])[:500]
             faulthandler.cancel_dump_traceback_later()
+            signal.setitimer(signal.ITIMER_PROF, 0)
             if (used := memory("VmHWM") - before) > MEMORY:
                 outcome = f"used {used / 1e9:.2f} GB of memory"
             shutil.rmtree(root / "case")

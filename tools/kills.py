@@ -1,11 +1,11 @@
-"""Kill and resume commands repeatedly, inside file operations and at random moments.
+"""Kill and resume commands repeatedly, in file operations, in evaluations and at random moments.
 
 python tools/kills.py --kills 200 --minutes 20 --seed 0
 
-The commands are `run`, `pretrain` and `plan` on the tiny sample world, with worker processes,
-evaluation and pictures. Each is killed until it ends by itself; then its records (without times),
-weights and pictures must equal those of an uninterrupted one. Processes are forked from one that
-has already imported everything.
+The commands are `run`, `pretrain` and `plan` on the tiny sample world, and `pretrain` on a raw
+file. They pack recordings, train, evaluate, use worker processes and draw pictures. Each is killed
+until it ends by itself; then its records (without times), weights and pictures must equal those of
+an uninterrupted one. Processes are forked from one that has already imported everything.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import cyclopts
 import torch
@@ -34,7 +33,8 @@ import tespec.cli.plan  # before the forks
 import tespec.runs.finetune  # noqa: F401
 from tespec.cli.main import main as call_tespec
 from tespec.core.files import sha256_of
-from tespec.runs import train
+from tespec.core.paths import REPOSITORY
+from tespec.runs import run, train
 from tespec.sample import DEFAULT, make_world, world_folder
 
 STEPS = "optimisation.steps=6"
@@ -42,12 +42,15 @@ COMMANDS = {
     "run": "run --method tespec --task ddd17 --data {world}/ddd17 --profile smoke "
     f"--set {STEPS} --set pretraining.{STEPS}",
     "pretrain": f"pretrain --method tespec --data {{world}}/1mpx --profile smoke --set {STEPS}",
+    "raw": f"pretrain --method tespec --data {REPOSITORY}/tests/data/evt3_640x480_2.08s.raw "
+    f"--profile smoke --set {STEPS}",
     "plan": "plan {world}/plan.yaml --data {world}",
 }
 PLAN = """
 profile: smoke
 cells: [{methods: [tespec], architectures: [feedforward], tasks: [ddd17]}]
 """
+KINDS = ("in a file operation", "in an evaluation", "at a random moment")
 VARYING = {"command", "written", "environment", "time", "cost"}  # fields of a record
 # `os` functions where a process is killed
 CALLS = ("write", "rename", "replace", "unlink", "rmdir", "mkdir", "open", "fsync")
@@ -110,14 +113,32 @@ def in_child(work: Callable[[], int], log: Path) -> int:
         os._exit(code)
 
 
-def start(words: list[str], folder: Path, call: int = 0, seconds: float = 0.0) -> int:
+def die_in_evaluation(seconds: float) -> None:
+    """Make this process die `seconds` after the start of an evaluation."""
+    real = run.on_signals  # called when an evaluation starts
+
+    def on_signals(*arguments: Any) -> Any:
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        return real(*arguments)
+
+    run.on_signals = on_signals
+
+
+def start(
+    words: list[str],
+    folder: Path,
+    call: int = 0,
+    seconds: float = 0.0,
+    evaluation_seconds: float = 0.0,
+) -> int:
     """Run or resume a command in a child that dies.
 
     Args:
         words: arguments of `tespec`.
-        folder: of results and runs.
+        folder: of results, runs and packed recordings.
         call: number of the file operation at which it dies, 0 for none.
         seconds: time after which it dies, 0 for none; its child processes then survive it.
+        evaluation_seconds: the same, since the start of an evaluation.
 
     Returns:
         Status of the child.
@@ -128,6 +149,9 @@ def start(words: list[str], folder: Path, call: int = 0, seconds: float = 0.0) -
         die_at_call(call)
         signal.signal(signal.SIGALRM, signal.SIG_DFL)  # kills; pytest has a handler
         signal.setitimer(signal.ITIMER_REAL, seconds)
+        if evaluation_seconds:
+            die_in_evaluation(evaluation_seconds)
+        os.environ["TESPEC_CACHE"] = str(folder / "cache")
         return call_tespec([*words, f"--results={folder / 'results'}", f"--runs={folder / 'runs'}"])
 
     return in_child(work, folder.with_suffix(".log"))
@@ -147,6 +171,12 @@ def outcome(folder: Path) -> dict[str, Any]:
     return contents
 
 
+def evaluation_times(folder: Path) -> list[float]:
+    """Seconds of the evaluations in the records of a folder."""
+    records = [json.loads(path.read_text()) for path in folder.glob("results/runs/*.json")]
+    return [record["time"]["evaluate"] for record in records]
+
+
 def soak(
     kills: int, minutes: float, seed: int, names: tuple[str, ...] = tuple(COMMANDS)
 ) -> Counter[str]:
@@ -164,10 +194,7 @@ def soak(
     rng = random.Random(seed)
     end = time.monotonic() + 60 * minutes
     counts = Counter[str]()
-    with (
-        tempfile.TemporaryDirectory(prefix="kills-") as root,
-        patch.dict(os.environ, TESPEC_CACHE=f"{root}/cache"),
-    ):
+    with tempfile.TemporaryDirectory(prefix="kills-") as root:
         world = world_folder("tiny", root=Path(root))
         make = partial(make_world, "tiny", root=Path(root), processes=1, datasets=DEFAULT)
         assert in_child(lambda: int(make() != world), Path(root, "world.log")) == 0
@@ -179,23 +206,29 @@ def soak(
             start_time = time.monotonic()
             assert start(words, folder) == 0, folder.with_suffix(".log").read_text()
             seconds = time.monotonic() - start_time
-            expected[name] = words, made_calls.value, seconds, outcome(folder)
+            longest = max(evaluation_times(folder), default=0.0)
+            expected[name] = words, made_calls.value, seconds, longest, outcome(folder)
         while counts["kills"] < kills and time.monotonic() < end:
             name = rng.choice(names)
-            words, calls, seconds, uninterrupted = expected[name]
+            words, calls, seconds, evaluation, uninterrupted = expected[name]
             folder = Path(root, f"{name}-again")
             status = -1
             while status != 0:
                 workers = f"--workers={rng.choice((0, 0, 2))}"
                 options = [f"--run-args={workers}" if name == "plan" else workers]
-                kind = rng.choice(("inside a file operation", "at a random moment"))
-                if kind == "at a random moment":
-                    status = start([*words, *options], folder, 0, rng.uniform(0.01, seconds))
+                kind = rng.choice(KINDS)
+                moment: dict[str, Any] = {}
+                if kind == "in a file operation":
+                    moment["call"] = rng.randrange(1, calls + 1)
+                elif kind == "in an evaluation" and name != "plan":  # its runs are not forked
+                    moment["evaluation_seconds"] = rng.uniform(0.01, evaluation + 0.2)
                 else:
-                    status = start([*words, *options], folder, rng.randrange(1, calls + 1))
+                    moment["seconds"] = rng.uniform(0.01, seconds)
+                status = start([*words, *options], folder, **moment)
                 if status != 0:
                     log = folder.with_suffix(".log").read_text()
-                    assert status in (signal.SIGKILL, signal.SIGALRM), f"seed {seed}: {log}"
+                    killed = status in (signal.SIGKILL, signal.SIGALRM)
+                    assert killed, f"seed {seed}, {counts}: {log}{sorted(folder.rglob('*'))}"
                     counts.update(["kills", kind, f"of {name}"])
             resumed = outcome(folder)
             paths = uninterrupted.keys() | resumed.keys()

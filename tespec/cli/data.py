@@ -13,7 +13,15 @@ from cyclopts import Parameter
 from cyclopts.types import PositiveFloat
 
 from tespec.cli.main import MISTAKE, examples, new_app, refuse
-from tespec.cli.options import Plugins, SettingOptions, Words, read_config
+from tespec.cli.options import (
+    FOLDER,
+    PICTURES,
+    Plugins,
+    SettingOptions,
+    Words,
+    output,
+    read_config,
+)
 from tespec.core.errors import UserError
 from tespec.core.settings import parse_size
 from tespec.registry import DATASETS, find_registered, import_files
@@ -85,7 +93,9 @@ def check(
     /,
     *,
     quick: Annotated[bool, Parameter(help="read only a few labels; trust packed events")] = False,
-    out: Annotated[Path | None, Parameter(help="also write all statistics to a CSV file")] = None,
+    out: Annotated[
+        Path | None, output(".csv"), Parameter(help="also write all statistics to a CSV file")
+    ] = None,
     processes: Processes = 1,
     options: DatasetOptions = DatasetOptions(),
 ) -> int:
@@ -180,8 +190,10 @@ def preview(
     /,
     *,
     out: Annotated[
-        Path | None, Parameter(help="PNG (default: preview-<dataset>.png, numbered if it exists)")
-    ] = None,
+        Path,
+        output(*PICTURES, FOLDER),
+        Parameter(help="picture, or folder of preview-<dataset>.png, numbered if it exists"),
+    ] = Path(),
     split: Annotated[str, Parameter(help="split of the recordings")] = "test",
     count: Annotated[PositiveInt, Parameter(help="number of moments to show")] = 3,
     at: Annotated[
@@ -209,14 +221,8 @@ def preview(
     else:
         windows = choose(recordings, count, rule)
     moments = [moment(recording, window, rule, norm_events) for recording, window in windows]
-    number = 1
-    default = Path(f"preview-{Path(dataset).stem}.png")
-    while not out and default.exists():
-        number += 1
-        default = default.with_stem(f"preview-{Path(dataset).stem}-{number}")
-    out = out or default
-    draw(moments, opened.classes, out, norm_events, high_pass)
-    print(f"written: {out}")
+    name = f"preview-{Path(dataset).stem}"
+    print(f"written: {draw(moments, opened.classes, out, name, norm_events, high_pass)}")
 
 
 @app.command(help_epilogue=examples("data cache", "data cache --empty"))

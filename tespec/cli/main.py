@@ -6,7 +6,9 @@ import os
 import select
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Sequence
+from types import TracebackType
 from typing import Any, TextIO
 
 from cyclopts import App, CycloptsError, Group, Parameter, UnusedCliTokensError
@@ -118,6 +120,24 @@ def run(main: Callable[[], int | None]) -> int:
         return CLOSED_PIPE
 
 
+def print_defect(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """Print the traceback of an error, if the user's own code failed, from there on.
+
+    Args:
+        kind: type of the error.
+        error: the error.
+        trace: its traceback.
+    """
+    from tespec.registry import is_user_code
+
+    part = trace
+    while part and not is_user_code(part.tb_frame.f_code.co_filename):
+        part = part.tb_next
+    traceback.print_exception(kind, error, part or trace)
+
+
 def _has_no_reader(output: TextIO) -> bool:
     poll = select.poll()
     poll.register(output, 0)  # for POLLERR and POLLHUP alone
@@ -177,6 +197,7 @@ for name in VERBS:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `tespec` with these arguments, by default those of the process; returns the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    sys.excepthook = print_defect
 
     def call_verb() -> int | None:
         if words[0] not in VERBS and not words[0].startswith("-"):

@@ -22,6 +22,8 @@ from tespec.runs.setup import Advanced, NonNegativeInt, PositiveInt, Setup
 PROFILES = ", ".join(names("profiles"))
 PRETRAINING = "pretraining."  # prefix of changed settings of a cell's pre-training
 MACHINE_OPTIONS = {"--results", "--runs", "--workers"}  # with a value that changes no result
+PICTURES = (".png", ".jpg", ".jpeg", ".pdf", ".svg")
+FOLDER = ""  # in place of a suffix
 Given = Annotated[Sequence[str], Parameter(parse=False)]  # unparsed arguments of the command line
 Words = Parameter(consume_multiple=True)  # several words behind one option
 Seeds = Parameter(
@@ -37,6 +39,20 @@ Plugins = Annotated[
 Changes = Annotated[
     tuple[str, ...], Parameter(name="--set", help="KEY=VALUE: change a setting; repeatable")
 ]
+
+
+def output(*suffixes: str) -> Parameter:
+    """Refuse an output that is not a file with one of these suffixes, or a folder with `FOLDER`."""
+
+    def check(kind: Any, path: Path | None) -> None:
+        if path is None:
+            return
+        suffix = FOLDER if path.is_dir() else path.suffix.lower()
+        if suffix not in suffixes or (suffix == FOLDER and path.is_file()):
+            allowed = ", ".join(suffix or "a folder" for suffix in suffixes)
+            raise ValueError(f"Allowed: {allowed}.")
+
+    return Parameter(validator=check)
 
 
 def read_config(kind: str, name: str | None) -> str | None:
@@ -200,7 +216,11 @@ class PredictOptions:
 
     model: Annotated[Path | None, Parameter(help="model.safetensors of a run")] = None
     predict: Annotated[str, Parameter(help="recording in the task's data, or a path")] = ""
-    out: Annotated[Path | None, Parameter(help="folder for the figure (PNG)")] = None
+    out: Annotated[
+        Path | None,
+        output(*PICTURES, FOLDER),
+        Parameter(help="picture, or folder of <recording>.png, numbered if it exists"),
+    ] = None
     clip: Annotated[
         tuple[float, float], Parameter(show_default=False, help="FROM TO in s (default: 0 10)")
     ] = (0, 10)
@@ -209,7 +229,7 @@ class PredictOptions:
         given = (self.model, self.predict, self.out)
         refuse(
             any(given) and not all(given),
-            "--model FILE, --predict RECORDING and --out DIR are required together",
+            "--model FILE, --predict RECORDING and --out PATH are required together",
         )
 
 

@@ -316,8 +316,18 @@ def run_jobs(
         executor = make_executor(options.cluster, options.slurm, logs / "submitted")
     slots = [""] * (options.processes or min(plan.at_once, os.cpu_count() or 1))
     if options.gpus:
+        import torch
+
+        usable = torch.cuda.device_count()
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         numbers = visible.split(",") if visible else list(map(str, range(options.gpus[0])))
+        # Of several parts of a GPU (MIG) in CUDA_VISIBLE_DEVICES, torch counts one.
+        if usable < (1 if visible else options.gpus[0]):
+            raise UserError(
+                f"--gpus {options.gpus[0]}",
+                f"torch can use {usable} GPUs of this machine",
+                "give at most this number, or omit --gpus to run on the CPU",
+            )
         gpus = numbers[: options.gpus[0]]
         slots = [gpus[i % len(gpus)] for i in range(options.processes or len(gpus))]
     start_time = time.monotonic()

@@ -6,6 +6,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from tespec.cli.main import examples, new_app, refuse
+from tespec.cli.options import FOLDER, output
 from tespec.core.errors import UserError, one_line
 from tespec.core.paths import RESULTS
 from tespec.core.progress import log
@@ -49,7 +50,9 @@ def tables(
         Path, Parameter(help="folder that contains runs/ (default: results)", show_default=False)
     ] = RESULTS,
     out: Annotated[
-        Path | None, Parameter(help="folder for the files (default: tables/ in --results)")
+        Path | None,
+        output(FOLDER),
+        Parameter(help="folder for the files (default: tables/ in --results)"),
     ] = None,
 ) -> int:
     """Print and write the comparison tables: the paper's numbers next to the measured ones.
@@ -136,7 +139,9 @@ def report(
         Parameter(help="folder of runs/ and pictures/ (default: results)", show_default=False),
     ] = RESULTS,
     out: Annotated[
-        Path | None, Parameter(help="HTML file (default: report.html in --results)")
+        Path | None,
+        output(".html"),
+        Parameter(help="HTML file (default: report.html in --results)"),
     ] = None,
 ) -> int:
     """Write all results as one HTML page: runs, tables, score figures and reconstructions.
@@ -145,8 +150,6 @@ def report(
         Exit code: 1 if a damaged record was skipped.
     """
     out = out or results / "report.html"
-    if out.is_dir():
-        raise UserError(f"--out {out}", "is a folder", "give the path of a file")
     from tespec.report import write_report  # imports pandas and matplotlib, which take a second
 
     count, problems = write_report(results, out)

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from tespec.cli.main import examples, new_app
-from tespec.cli.options import Plugins
+from tespec.cli.options import Plugins, output
 from tespec.core.errors import UserError
 from tespec.core.settings import Size, parse_size
 from tespec.registry import import_files
@@ -97,7 +97,7 @@ def show(file: File, /, *, network: NetworkOptions = NetworkOptions()) -> None:
 )
 def convert(
     file: File,
-    out: Annotated[Path, Parameter(help="file.safetensors to write")],
+    out: Annotated[Path, output(".safetensors"), Parameter(help="file.safetensors to write")],
     /,
     *,
     to: Annotated[Literal["tespec", "timm"], Parameter(help="naming of the tensors")] = "tespec",
@@ -105,10 +105,6 @@ def convert(
     network: NetworkOptions = NetworkOptions(),
 ) -> None:
     """Convert a file for tespec.load, or to timm's naming."""
-    if out.suffix != ".safetensors":
-        raise UserError(
-            out, "does not end in .safetensors, the format that is written", "rename it"
-        )
     if out.exists() and not (overwrite and out.is_file()):
         raise UserError(out, "already exists", "choose another path, or give --overwrite")
     size = network.size

@@ -262,7 +262,8 @@ def require_results_folder(results: Path) -> None:
         raise UserError(
             f"--results {results}", "no such folder", "give a folder that contains runs/"
         )
-    names = {path.name for path in results.iterdir()}
+    # Hidden files may be left by a process that was killed.
+    names = {path.name for path in results.iterdir() if not path.name.startswith(".")}
     others = names - {"tables", "pictures", "report.html"}
     if others and not names & {"runs", ARCHIVE}:
         raise UserError(

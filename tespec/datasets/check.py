@@ -327,18 +327,23 @@ def windows_at(recording: LabelledRecording, seconds: Sequence[float]) -> list[i
 def draw(
     moments: Sequence[Moment],
     classes: Sequence[str],
-    path: Path,
+    out: Path,
+    name: str,
     norm_events: float,
     high_pass: bool,
-) -> None:
+) -> Path:
     """Save a picture of moments, one row each: events, histogram, intensity, and labels if any.
 
     Args:
         moments: rows of the picture.
         classes: names of the classes, for the legend.
-        path: PNG file.
+        out: file, or folder for the file.
+        name: of the file in the folder.
         norm_events: N of Eq. 7, for the title of its column.
         high_pass: whether to draw the intensity of Eq. 6 instead of the histogram.
+
+    Returns:
+        The written file.
     """
     labels = [moment.label for moment in moments if moment.label is not None]
     columns = [
@@ -365,7 +370,7 @@ def draw(
         pictures.show_grey(axes[2], moment.intensity)
         if labels:
             _show_label(axes[3], moment)
-    pictures.save_figure(figure, path, dpi=80)
+    return pictures.save_figure_as(figure, out, name, dpi=80)
 
 
 def _show_label(axis: Axes, moment: Moment) -> None:

@@ -307,6 +307,10 @@ def find_method(name: str) -> type[Method]:
     if method is None:
         known = sorted(METHODS.module_dict)
         raise UserError(f"--method {name}", "unknown method", suggest(name, known))
+    if not issubclass(method, Method):
+        raise UserError(
+            f"--method {name}", f"{method.__name__} is no method", "derive it from EventMethod"
+        )
     if not hasattr(method, "row"):
         raise UserError(
             f"--method {name}",

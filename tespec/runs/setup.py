@@ -1,5 +1,6 @@
 """Options of how and where to run, shared by `run` and `pretrain`; imported before torch."""
 
+import os
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -14,6 +15,7 @@ from tespec.comparison.records import PER_MICRO_BATCH, require_results_folder
 from tespec.core.errors import UserError
 from tespec.core.paths import RESULTS, RUNS
 
+PER_CORE = 8  # workers or threads; with more, they take most of the time and memory
 Advanced = partial(Parameter, group=Group("Advanced", sort_key=2))
 
 
@@ -118,6 +120,14 @@ class Setup:
                 f"the package {self.track} is not installed",
                 f"pip install {self.track}",
             )
+        cores = os.cpu_count() or 1
+        for option, number in (("--workers", self.workers), ("--threads", self.threads)):
+            if (number or 0) > PER_CORE * cores:
+                raise UserError(
+                    f"{option} {number}",
+                    f"is more than {PER_CORE} for each of this machine's {cores} cores",
+                    f"use at most {PER_CORE * cores}",
+                )
         use_deterministic_algorithms(self.deterministic, choose_device(self.device))
         if self.threads:
             torch.set_num_threads(self.threads)

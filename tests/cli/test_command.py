@@ -1,5 +1,6 @@
 """Behaviour of all commands: help, errors, exit codes, recorded commands, users' config files."""
 
+import inspect
 import os
 import re
 import shutil
@@ -58,6 +59,26 @@ def test_an_end_has_an_exit_code_and_one_line(error, code, said, capsys):
 def test_defects_pass_through(defect):
     with pytest.raises(type(defect)):
         run(Mock(side_effect=defect))
+
+
+def test_an_error_in_code_of_the_user_is_shown_from_his_line_on(tmp_path, call, capsys):
+    path = tmp_path / "mine.py"
+    path.write_text("def loss():\n    return len(5)\n")
+    names = {}
+    exec(compile(path.read_text(), str(path), "exec"), names)
+    call("--version")  # a command sets the hook
+    for function, first in (
+        (names["loss"], f'"{path}", line 2, in loss'),
+        (Mock(side_effect=TypeError("of the harness")), f'"{inspect.getfile(run)}", line '),
+    ):
+        with pytest.raises(TypeError) as caught:
+            run(function)
+        capsys.readouterr()
+        sys.excepthook(caught.type, caught.value, caught.tb.tb_next)  # without this test
+        header, frame, *_, last = capsys.readouterr().err.splitlines()
+        assert header == "Traceback (most recent call last):"
+        assert frame.startswith(f"  File {first}")
+        assert last == f"TypeError: {caught.value}"
 
 
 def test_help_has_usage_and_examples_on_one_screen_and_imports_no_torch(call):

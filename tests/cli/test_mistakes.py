@@ -50,7 +50,7 @@ MISTAKES = [
     ),
     (CELL + "--freeze --probe", "--freeze cannot be combined with --probe"),
     (CELL + "--seeds 0 -3", 'Invalid value "-3"'),
-    (CELL + "--out pictures", "--model FILE, --predict RECORDING and --out DIR are required"),
+    (CELL + "--out pictures", "--model FILE, --predict RECORDING and --out PATH are required"),
     (CELL + "--launcher pytorch", "--launcher pytorch: RANK is not set; start with torchrun"),
     (
         "run --model typo.safetensors --predict drive.raw --out out",
@@ -199,7 +199,23 @@ MISTAKES = [
         "tables --results nowhere",
         "--results nowhere: no such folder; give a folder that contains runs/",
     ),
-    ("weights convert {weights} out.pth", "does not end in .safetensors"),
+    ("weights convert {weights} out.pth", 'value "out.pth" for OUT. Allowed: .safetensors; see'),
+    (
+        "run --model m --predict r --out x.gif",
+        '"x.gif" for --out. Allowed: .png, .jpg, .jpeg, .pdf, .svg, a folder; see --help',
+    ),
+    ("data preview recordings {davis} --out x.gif", "Allowed: .png, .jpg, .jpeg, .pdf, .svg, a "),
+    ("data check recordings {davis} --out x.xlsx", "Allowed: .csv; see --help"),
+    ("data check recordings {davis} --out {docs}", "Allowed: .csv; see --help"),
+    ("report --out x.pdf", "Allowed: .html; see --help"),
+    ("report --out {docs}", "Allowed: .html; see --help"),
+    ("tables --out x.csv", "Allowed: a folder; see --help"),
+    ("tables --out {davis}", "Allowed: a folder; see --help"),
+    (ON_DATA + "--profile smoke --workers 99999", "--workers 99999: is more than 8 for each of"),
+    (
+        "pretrain --method tespec --data {world}/1mpx --threads 99999",
+        "--threads 99999: is more than 8 for each of this machine's ",
+    ),
     ("weights convert {weights} {weights}/out.safetensors", "weights.safetensors: File exists"),
     (
         "weights convert {weights} out.safetensors --bins 5",
@@ -219,7 +235,8 @@ def test_mistakes_are_answered_in_one_line(
             weights, EventSwin(backbone="swin_tiny", img_size=(64, 96)).state_dict(), RECIPE
         )
     words = arguments.format(world=tiny_world, weights=weights, **FILES).split()
-    code, out, err = call(*words, *([] if "--results" in words else PLACES.get(words[0], ())))
+    folders = [] if {"--results", "--out"} & {*words} else PLACES.get(words[0], ())
+    code, out, err = call(*words, *folders)
     assert (code, out) == (2, "")
     (error,) = err.splitlines()
     assert error.startswith("error: ")

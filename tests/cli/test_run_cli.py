@@ -185,9 +185,12 @@ def test_a_recording_of_the_data_is_drawn_with_its_labels_by_name_and_by_path_wi
     assert (recipe["window_ms"], recipe["size"], recipe["reset"]) == (30.0, [64, 96], False)
     drawing = ["--model", path, "--out", tmp_path / "out", "--device", "cpu", "--predict"]
     recording = tiny_world / "ddd17" / "dir2"
-    by_name, by_path, alone = (
-        call("run", *drawing, *words)[1].split(":")[0]
+    printed = [
+        call("run", *drawing, *words)[1].strip().split(": ")
         for words in (["dir2", *data], [recording, *data], [recording])
-    )
+    ]
+    by_name, by_path, alone = (counts for counts, _ in printed)
+    names = ["dir2.png", "dir2-2.png", "dir2-3.png"]
+    assert [file for _, file in printed] == [str(tmp_path / "out" / name) for name in names]
     assert by_name == by_path == "63 windows, 63 of them labelled"
     assert alone.endswith(" windows, 0 of them labelled")

@@ -9,7 +9,13 @@ from made_records import cell, pretraining, record
 
 from tespec.comparison import records
 from tespec.comparison.cell import OWN_WEIGHTS, Cell, differences, run_name
-from tespec.comparison.records import find_record, read_records, write_archive, write_record
+from tespec.comparison.records import (
+    find_record,
+    read_records,
+    require_results_folder,
+    write_archive,
+    write_record,
+)
 from tespec.core.errors import UserError
 
 OTHERS: dict[str, Any] = {
@@ -158,6 +164,16 @@ def test_only_the_records_that_are_asked_for_are_read(tmp_path):
     assert {match.name for match in matches} == {record(seed=1).name, near.stem}
     assert "line 3" in problem  # it may be any record
     assert "line 2" in " ".join(read_records(tmp_path)[1])
+
+
+@pytest.mark.parametrize("names", [(), ("pictures",), (".evaluation-x", "pictures", "tables")])
+def test_a_folder_that_a_killed_run_left_is_a_results_folder(tmp_path, names):
+    for name in names:
+        (tmp_path / name).mkdir()
+    require_results_folder(tmp_path)
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(UserError, match="is not a results folder"):
+        require_results_folder(tmp_path)
 
 
 def test_an_archive_that_is_torn_is_named(tmp_path):

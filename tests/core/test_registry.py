@@ -31,6 +31,8 @@ def test_a_name_finds_what_is_registered_and_imports_nothing(name):
     assert "this" not in sys.modules
 
 
+# imports modules next to it
+HELPED = "import pathlib, sys\nsys.path.insert(0, str(pathlib.Path(__file__).parent))\n"
 UNTITLED = """
 from tespec.registry import METHODS
 from tespec.pretraining.method import Method
@@ -53,6 +55,19 @@ class Untitled(Method):
             r"mine\.py:2: cannot be imported \(ValidationError: Pretraining: dataset: Field ",
         ),
         ("def broken(:", r"\(SyntaxError: invalid syntax\); fix the file$"),
+        ("\nimport sys\nsys.exit(3)", r"mine\.py:3: cannot be imported \(SystemExit: 3\); fix"),
+        (
+            f"{HELPED}import helper_type",
+            r"helper_type\.py:1: cannot be imported \(TypeError: .* has no len",
+        ),
+        (
+            f"{HELPED}import helper_syntax",
+            r"helper_syntax\.py:2: cannot be imported \(SyntaxError: ",
+        ),
+        (
+            UNTITLED.replace("(Method)", ""),
+            "--method untitled: Untitled is no method; derive it from EventMethod",
+        ),
         (
             UNTITLED,
             "--method untitled: has no title for its table row; set Untitled.row = TableRow",
@@ -62,6 +77,9 @@ class Untitled(Method):
 def test_a_file_that_holds_no_method_is_refused(tmp_path, monkeypatch, text, message):
     if text:
         (tmp_path / "mine.py").write_text(text)
+    (tmp_path / "helper_type.py").write_text("len(5)")
+    (tmp_path / "helper_syntax.py").write_text("\nimport os as")
+    monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.chdir(tmp_path)
     with forgotten_afterwards(), pytest.raises(UserError, match=message):  # noqa: PT012  # at either of the two
         register_methods([Path("mine.py")])

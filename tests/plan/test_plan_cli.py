@@ -2,6 +2,7 @@ import shlex
 from dataclasses import replace
 
 import pytest
+import torch
 from made_records import record as made_record
 
 from tespec.cli import cells
@@ -113,8 +114,20 @@ def test_more_gpus_than_are_visible_are_refused(monkeypatch, capsys, places):
     assert "CUDA_VISIBLE_DEVICES lists fewer GPUs than --gpus" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("visible", "usable"), [("", 0), ("", 1), ("0,1", 0)])
+def test_gpus_that_torch_cannot_use_are_refused(tmp_path, monkeypatch, capsys, visible, usable):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: usable)
+    folders = ["--runs", str(tmp_path / "runs"), "--results", str(tmp_path / "results")]
+    assert main(["plan", "demo", "--gpus", "2", *folders]) == 2
+    error = f"error: --gpus 2: torch can use {usable} GPUs of this machine; give at most this"
+    assert capsys.readouterr().err.startswith(error)
+    assert not list(tmp_path.iterdir())
+
+
 def test_options_reach_every_run_and_failures_the_user(tmp_path, monkeypatch, capsys, places):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     calls = []
 
     def run_all(tasks, logs, slots, executor):
