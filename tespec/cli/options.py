@@ -47,7 +47,8 @@ def output(*suffixes: str) -> Parameter:
     def check(kind: Any, path: Path | None) -> None:
         if path is None:
             return
-        suffix = FOLDER if path.is_dir() else path.suffix.lower()
+        only_folder = suffixes == (FOLDER,)  # whose name may have a dot
+        suffix = FOLDER if path.is_dir() or only_folder else path.suffix.lower()
         if suffix not in suffixes or (suffix == FOLDER and path.is_file()):
             allowed = ", ".join(suffix or "a folder" for suffix in suffixes)
             raise ValueError(f"Allowed: {allowed}.")

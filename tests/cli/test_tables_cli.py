@@ -11,7 +11,7 @@ def test_prints_and_writes_the_tables_of_the_committed_results_without_torch(tmp
     code = f"""if True:
         import sys
         from tespec.cli.main import main
-        main(["tables", "--results", {str(SAMPLE)!r}, "--out", "out"])
+        main(["tables", "--results", {str(SAMPLE)!r}, "--out", "out-1.0"])
         assert not {{"torch", "mmengine", "timm", "scipy.stats"}} & set(sys.modules)"""
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -26,9 +26,9 @@ def test_prints_and_writes_the_tables_of_the_committed_results_without_torch(tmp
     assert "ESS" not in done.stdout  # not measured
     assert (
         done.stdout.splitlines()[-1]
-        == "Written: 60 files in out; their notes explain marks and brackets"
+        == "Written: 60 files in out-1.0; their notes explain marks and brackets"
     )
-    made = {path.name for path in (tmp_path / "out").iterdir()}
+    made = {path.name for path in (tmp_path / "out-1.0").iterdir()}
     assert {
         f"{name}{end}"
         for name in ("segmentation", "depth", "detection", "ablation_masking")
@@ -72,7 +72,7 @@ def test_gains_are_one_table(call, tmp_path):
         "tables", "--results", SAMPLE, "--out", tmp_path / "out", "--gains", "scratch"
     )
     assert (code, "+0.091" in out) == (0, True)  # ECDP's, over no pre-training of its network
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+    assert {path.name for path in (tmp_path / "out-1.0").iterdir()} == {
         f"gains_scratch{end}" for end in ENDS
     }
 
