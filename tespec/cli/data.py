@@ -12,16 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 from cyclopts.types import PositiveFloat
 
-from tespec.cli.main import MISTAKE, examples, new_app, refuse
-from tespec.cli.options import (
-    FOLDER,
-    PICTURES,
-    Plugins,
-    SettingOptions,
-    Words,
-    output,
-    read_config,
-)
+from tespec.cli.main import FOLDER, MISTAKE, PICTURES, examples, new_app, output, refuse
+from tespec.cli.options import Plugins, SettingOptions, Words, read_config
 from tespec.core.errors import UserError
 from tespec.core.settings import parse_size
 from tespec.registry import DATASETS, find_registered, import_files

@@ -8,6 +8,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
 
@@ -33,6 +34,8 @@ VERBS = {
 }
 HARNESS = ("tespec", "baselines", "benchmarks")
 MACHINE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EFBIG)
+PICTURES = (".png", ".jpg", ".jpeg", ".pdf", ".svg")
+FOLDER = ""  # in place of a suffix
 HELP_WIDTH = 120  # columns, if stdout is not a terminal
 
 
@@ -172,6 +175,21 @@ def _exit_code(main: Callable[[], int | None]) -> int:
         return PREEMPTED if isinstance(interruption, Preempted) else INTERRUPTED
     log(f"error: {one_line(message)}")
     return MISTAKE
+
+
+def output(*suffixes: str) -> Parameter:
+    """Refuse an output that is not a file with one of these suffixes, or a folder with `FOLDER`."""
+
+    def check(kind: Any, path: Path | None) -> None:
+        if path is None:
+            return
+        only_folder = suffixes == (FOLDER,)  # whose name may have a dot
+        suffix = FOLDER if path.is_dir() or only_folder else path.suffix.lower()
+        if suffix not in suffixes or (suffix == FOLDER and path.is_file()):
+            allowed = ", ".join(suffix or "a folder" for suffix in suffixes)
+            raise ValueError(f"Allowed: {allowed}.")
+
+    return Parameter(validator=check)
 
 
 def refuse(wrong: bool, message: str) -> None:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Group, Parameter
 from cyclopts.types import PositiveFloat
 
-from tespec.cli.main import refuse
+from tespec.cli.main import FOLDER, PICTURES, output, refuse
 from tespec.comparison.records import Numbers
 from tespec.core.config import add_file, cell_facts, names, read_profiles, refuse_unknown_changes
 from tespec.core.errors import UserError
@@ -22,8 +22,6 @@ from tespec.runs.setup import Advanced, NonNegativeInt, PositiveInt, Setup
 PROFILES = ", ".join(names("profiles"))
 PRETRAINING = "pretraining."  # prefix of changed settings of a cell's pre-training
 MACHINE_OPTIONS = {"--results", "--runs", "--workers"}  # with a value that changes no result
-PICTURES = (".png", ".jpg", ".jpeg", ".pdf", ".svg")
-FOLDER = ""  # in place of a suffix
 Given = Annotated[Sequence[str], Parameter(parse=False)]  # unparsed arguments of the command line
 Words = Parameter(consume_multiple=True)  # several words behind one option
 Seeds = Parameter(
@@ -39,21 +37,6 @@ Plugins = Annotated[
 Changes = Annotated[
     tuple[str, ...], Parameter(name="--set", help="KEY=VALUE: change a setting; repeatable")
 ]
-
-
-def output(*suffixes: str) -> Parameter:
-    """Refuse an output that is not a file with one of these suffixes, or a folder with `FOLDER`."""
-
-    def check(kind: Any, path: Path | None) -> None:
-        if path is None:
-            return
-        only_folder = suffixes == (FOLDER,)  # whose name may have a dot
-        suffix = FOLDER if path.is_dir() or only_folder else path.suffix.lower()
-        if suffix not in suffixes or (suffix == FOLDER and path.is_file()):
-            allowed = ", ".join(suffix or "a folder" for suffix in suffixes)
-            raise ValueError(f"Allowed: {allowed}.")
-
-    return Parameter(validator=check)
 
 
 def read_config(kind: str, name: str | None) -> str | None:

@@ -5,8 +5,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from tespec.cli.main import examples, new_app, refuse
-from tespec.cli.options import FOLDER, output
+from tespec.cli.main import FOLDER, examples, new_app, output, refuse
 from tespec.core.errors import UserError, one_line
 from tespec.core.paths import RESULTS
 from tespec.core.progress import log

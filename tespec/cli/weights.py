@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from tespec.cli.main import examples, new_app
-from tespec.cli.options import Plugins, output
+from tespec.cli.main import examples, new_app, output
+from tespec.cli.options import Plugins
 from tespec.core.errors import UserError
 from tespec.core.settings import Size, parse_size
 from tespec.registry import import_files

@@ -72,7 +72,7 @@ def test_gains_are_one_table(call, tmp_path):
         "tables", "--results", SAMPLE, "--out", tmp_path / "out", "--gains", "scratch"
     )
     assert (code, "+0.091" in out) == (0, True)  # ECDP's, over no pre-training of its network
-    assert {path.name for path in (tmp_path / "out-1.0").iterdir()} == {
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
         f"gains_scratch{end}" for end in ENDS
     }
 
