@@ -160,3 +160,10 @@ def parts_of(events, count):
         Events(*part)
         for part in zip(*(np.array_split(column, count) for column in events), strict=True)
     ]
+
+
+def change_middle_byte(path):
+    """Change one byte in the middle of a file."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)

@@ -115,12 +115,13 @@ def run_seeds(
     """
     profile = spec.settings.profile if cell.training.profile else None
     with launched(spec.setup.launcher, spec.setup.device), flush_denormals():
-        setup = resolve_setup(spec.setup, given, profile)
+        setup = resolve_setup(spec.setup, given, profile, spec.data.option)
         spec.check_weights()  # before data is generated
         spec.validate()
         spec.data.generate()
         for seed in cell.seeds:
-            record = measure(replace(spec, seed=seed, setup=setup))
+            command = f"{setup.command} --seed {seed}"
+            record = measure(replace(spec, seed=seed, setup=replace(setup, command=command)))
             if is_first():
                 print_result(record)
                 if (weights := setup.runs / record.name / WEIGHTS).is_file():
@@ -288,7 +289,8 @@ def run_pretraining(
     """
     required_network(settings)  # refuses invalid settings of the method before data is generated
     with launched(setup.launcher, setup.device), flush_denormals():
-        setup = resolve_setup(setup, given, profile)
+        setup = resolve_setup(setup, given, profile, data.option)
+        setup = replace(setup, command=f"{setup.command} --seed {seed}")
         require_trainable(settings, setup)  # before data is generated
         result = pretrain(
             settings.name, settings, data.generate(), seed, setup, skip_damaged=skip_damaged

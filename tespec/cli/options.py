@@ -1,10 +1,10 @@
 """Options shared by several commands, and functions that check and complete them."""
 
 import os
+import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -21,7 +21,11 @@ from tespec.runs.setup import Advanced, NonNegativeInt, PositiveInt, Setup
 
 PROFILES = ", ".join(names("profiles"))
 PRETRAINING = "pretraining."  # prefix of changed settings of a cell's pre-training
-MACHINE_OPTIONS = {"--results", "--runs", "--workers"}  # with a value that changes no result
+# Options that a record's command omits: they change no result, or the command ends in their values.
+OMITTED = {
+    *("--results", "--runs", "--workers", "--overwrite", "--check-data", "--track"),
+    *("--data", "--seed", "--seeds"),
+}
 Given = Annotated[Sequence[str], Parameter(parse=False)]  # unparsed arguments of the command line
 Words = Parameter(consume_multiple=True)  # several words behind one option
 Seeds = Parameter(
@@ -273,17 +277,18 @@ def format_metrics(metrics: Numbers, digits: int = 2) -> str:
     )
 
 
-def resolve_setup(setup: Setup, given: Sequence[str], profile: str | None) -> Setup:
+def resolve_setup(setup: Setup, given: Sequence[str], profile: str | None, data: str) -> Setup:
     """Check a setup, and complete its CPU threads and the command that repeats the run.
 
     Args:
         setup: the options.
         given: arguments of the command line.
         profile: gives the number of threads, if neither the options nor torch's default shall.
+        data: value of `--data`.
 
     Returns:
-        The setup. Its command, for the record, holds on any machine: it omits folders, and includes
-        the number of threads of a CPU run.
+        The setup. Its command, for the record, lacks the seed and holds in any folder: its paths
+        are absolute. It includes the number of threads of a CPU run.
     """
     import torch
 
@@ -295,13 +300,31 @@ def resolve_setup(setup: Setup, given: Sequence[str], profile: str | None) -> Se
     program = ["tespec"]
     if setup.launcher != "none":
         program = [*starting(setup.launcher, os.environ), "-m", "tespec.cli"]
-    words = [
-        word.replace(f"{setup.runs.absolute()}/", "runs/")
-        for previous, word in pairwise(("", *given))
-        if not {previous, word.partition("=")[0]} & MACHINE_OPTIONS
-    ]
+    words = [*_repeated(given), "--data", data]
     if not threads and choose_device(setup.device).type == "cpu":
         words += ["--threads", str(torch.get_num_threads())]
     setup = replace(setup, threads=threads, command=shlex.join([*program, *words]))
     setup.prepare()
     return setup
+
+
+def _repeated(given: Sequence[str]) -> Iterator[str]:
+    """Yield arguments without omitted options, and with absolute paths."""
+    option = ""
+    for word in given:
+        if word.startswith("--"):
+            option = word.partition("=")[0]
+        if option in OMITTED:
+            continue
+        # of an option, and of weights in a setting
+        prefix, value = re.findall(r"^((?:--[a-z-]+=)?(?:[\w.]+_weights=)?)(.*)", word, re.DOTALL)[
+            0
+        ]
+        is_path = (
+            option in ("--checkpoint", "--import")
+            or (option in ("--task", "--profile") and value.endswith(".yaml"))
+            or prefix.endswith("_weights=")
+        )
+        if is_path and not value.startswith(("--", "timm:")):
+            value = os.path.abspath(value)
+        yield prefix + value

@@ -157,12 +157,13 @@ def write_all(texts: Mapping[Path, str]) -> None:
             stack.enter_context(atomic_write(path)).write_text(text, encoding="utf-8")
 
 
-def sha256_of(path: Path) -> str:
-    """Compute the SHA-256 of a file, in hexadecimal."""
+def sha256_of(*paths: Path) -> str:
+    """Compute the SHA-256 of a file, or of concatenated files, in hexadecimal."""
     digest = hashlib.sha256()
-    with regular_file(path).open("rb") as file:
-        for block in iter(lambda: file.read(1 << 20), b""):
-            digest.update(block)
+    for path in paths:
+        with regular_file(path).open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
     return digest.hexdigest()
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
+from tespec.core.hashes import Contents
 from tespec.core.settings import Binning, Rule, Size
 from tespec.datasets.augment import FlipZoom, apply_maps
 from tespec.datasets.sources import EventSource, Windows
@@ -84,8 +85,12 @@ class ArchiveSource:
         return Region(height, width, factor)
 
     def identity(self) -> list[dict[str, Any]]:
-        """Name, size and sampled SHA-256 of the files of histograms and times."""
+        """Name, size and sampled SHA-256 of the files of histograms and times, to detect copies."""
         return [files.quick_hash(file) for file in (self.file, self.path / TIMES)]
+
+    def contents(self) -> Contents:
+        """Files of histograms and times, by name."""
+        return {file.name: (file,) for file in (self.file, self.path / TIMES)}
 
     @cached_property
     def windows(self) -> Windows:

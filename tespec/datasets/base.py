@@ -292,7 +292,10 @@ class LabelledDataset(ABC):
                 "copy events and labels again, or convert label times to the events' clock",
             )
         windows, label_indices = label_windows(times, begin, self.window_ms, self.contiguous)
-        more = {"ego_speed": ego_speed_at(self.root, files.name, times)} | more
+        # a zip archive holds the same masks as the folder that is extracted from it
+        tables = [path for path in files.label_files if path.is_file() and path.suffix != ".zip"]
+        speeds = ego_speed_at(self.root, files.name, times)
+        more = {"ego_speed": speeds, "files": tuple(tables)} | more
         return LabelledRecording(
             files.name, files.source, region, windows, labels, label_indices, **more
         )

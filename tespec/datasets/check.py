@@ -19,14 +19,10 @@ from tespec.datasets.archive import BINS, STORED_RULE, ArchiveSource
 from tespec.datasets.base import LabelledDataset
 from tespec.datasets.labels import BOXES, DEPTH, IGNORE, MASK
 from tespec.datasets.recording import LabelledRecording, require_one_size, spread
-from tespec.datasets.sources import EventSource, find_events
-from tespec.events import PackedEvents
+from tespec.datasets.sources import EventSource
 from tespec.events.cache import EVENT_BYTES
-from tespec.events.files import content_sha256, has_original_files
 from tespec.events.histogram import Region
 from tespec.events.intensity import estimate_high_pass, estimate_intensity
-from tespec.events.opening import require_match
-from tespec.events.store import header_of, verify_store
 
 QUICK = 16  # labels that a quick check reads
 # Columns of the table after split and recording, as format strings over the facts of a recording.
@@ -118,13 +114,8 @@ def _event_facts(recording: LabelledRecording, kind: str | None, quick: bool) ->
         for window in (0, len(recording) - 1) if quick else range(len(recording)):
             recording.histograms(window, 1, Binning(BINS, STORED_RULE))
         return {}
-    events = find_events(source)
-    if isinstance(events, PackedEvents) and not quick:
-        verify_store(events.path)
-        if has_original_files(recording.path):
-            sha256 = content_sha256(recording.path)
-            is_same = sha256 == header_of(events.path)["source"]["sha256"]
-            require_match(events.path, recording.path, is_same)
+    if not quick:
+        source.verify(again=True)
     length = source.facts.t_last - source.facts.t_first
     return {f"events_{name}": value for name, value in vars(source.facts).items()} | {
         "events_seconds": length / 1e6,

@@ -16,7 +16,14 @@ from tespec.datasets.sources import EventSource
 from tespec.datasets.splits import search_folders
 from tespec.events.histogram import Region
 from tespec.events.readers.arrays import load_array
-from tespec.events.readers.ddd17 import EVENTS, INDEX, SENSOR, TIMES, read_image_times
+from tespec.events.readers.ddd17 import (
+    EVENTS,
+    INDEX,
+    INDICES,
+    SENSOR,
+    TIMES,
+    read_image_times,
+)
 from tespec.events.store import HEADER, STORE
 from tespec.registry import DATASETS
 
@@ -90,7 +97,9 @@ class Ddd17(LabelledDataset):
         # Some loaders read <root>/train/dir0 and <root>/test/dir1; the names decide on the split,
         # not the folders.
         folder = self.locate([folder / name for folder in search_folders(self.root)], split)
-        parts = [folder / part for part in (INDEX, *MASK_PATHS, IMAGES, SPEED)]
+        parts = [folder / part for part in (*MASK_PATHS, IMAGES, SPEED)]
+        indices = [folder / INDEX / index for index in INDICES]
+        parts += [path for path in indices if path.is_file()][:1]  # the one that is read
         label_files = tuple(path for path in parts if path.exists())
         return RecordingFiles(name, split, EventSource(folder, self.user_sensor), label_files)
 

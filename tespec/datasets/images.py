@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from tespec.core.errors import UserError
+from tespec.core.hashes import Contents
 from tespec.core.settings import Pretraining
 from tespec.datasets.augment import apply_maps, sample_flip_zoom
 from tespec.datasets.base import HELD_OUT, TEST, TRAIN
@@ -30,7 +31,7 @@ from tespec.datasets.folder import (
     split_recordings,
 )
 from tespec.datasets.lanes import FULL_BATCH, Shard, lanes_of, shuffled
-from tespec.datasets.recording import Recording, spread, window_us
+from tespec.datasets.recording import Recording, window_us
 from tespec.datasets.splits import split_folders, split_named
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
@@ -38,7 +39,6 @@ ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 FORMATS = ("PNG", "JPEG", "BMP", "WEBP")
 UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 HELD_OUT_FRACTION = 0.1  # of the images of a folder
-HASHED = 256  # images of a folder whose content goes into its fingerprint
 # first letters of Pillow's modes with more than 8 bits, whose values it would clip at 255
 WIDE = ("I", "F")
 # of ImageNet
@@ -79,19 +79,13 @@ class ImageFolder:
                 counts.setdefault(folder.relative_to(self.root).as_posix(), {})[split] = count
         return counts
 
-    def fingerprint(self) -> str:
-        """Twelve hexadecimal digits of a SHA-256 over names, splits, and the content of images.
-
-        The content is that of 256 images, spread evenly.
-        """
-        digest = hashlib.sha256()
-        for split, paths in enumerate((self.train, self.held_out)):
-            for path in paths:
-                digest.update(f"{split}|{path.relative_to(self.root).as_posix()}\n".encode())
-        images = (*self.train, *self.held_out)
-        for index in spread(HASHED, len(images)):
-            digest.update(hashlib.sha256(images[index].read_bytes()).digest())
-        return digest.hexdigest()[:12]
+    def contents(self) -> Contents:
+        """All images, named "split/folder: image" with split 0 for training, 1 for held out."""
+        return {
+            f"{split}/{path.parent.relative_to(self.root).as_posix()}: {path.name}": (path,)
+            for split, paths in enumerate((self.train, self.held_out))
+            for path in paths
+        }
 
 
 def open_images(root: Path) -> ImageFolder:
@@ -296,6 +290,15 @@ class FrameRecording(Recording):
     """A recording whose windows each end at a frame; `images` holds the frame of each window."""
 
     images: tuple[Path, ...]
+
+    def contents(self) -> Contents:
+        """What determines histograms and frames, by name."""
+        times = hashlib.sha256(self.windows[:, 1].tobytes()).hexdigest()
+        return {
+            **super().contents(),
+            **{path.name: (path,) for path in self.images},
+            "times of frames": times,
+        }
 
     def image(self, index: int) -> NDArray[np.uint8]:
         """Frame (1, H, W) uint8 at the end of a window, resized to the size of the histograms."""

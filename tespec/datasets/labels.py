@@ -17,8 +17,9 @@ from PIL import Image
 from tespec.core.boxes import Boxes
 from tespec.core.errors import UserError
 from tespec.core.files import regular_file
+from tespec.core.hashes import sha256_of_files
 from tespec.core.settings import Size
-from tespec.datasets.recording import LabelledRecording, Labels, Subset, spread
+from tespec.datasets.recording import LabelledRecording, Labels, Subset
 from tespec.events.readers.arrays import load_array
 from tespec.events.readers.hdf5 import COPY_AGAIN, checked_dataset, translate_errors
 
@@ -35,7 +36,6 @@ DAMAGED_ZIP = (
     RuntimeError,
 )
 DAMAGED_PNG = (OSError, SyntaxError, ValueError, IndexError, Image.DecompressionBombError)
-SAMPLED = 16  # depth maps per recording with a checksum; all of them are tens of GB
 STANDING = 0.1  # m/s below which the camera counts as standing
 
 
@@ -103,12 +103,15 @@ class MaskFiles:
         bits = 1 if mode == "1" else {"L;2": 2, "L;4": 4}.get(raw_mode, 8)
         return mask // np.uint8(255 // ((1 << bits) - 1))
 
-    def checksums(self) -> list[int]:
+    def checksums(self) -> dict[str, int]:
         """CRC-32 of each mask file, the same for a zip archive and the folder extracted from it."""
         if self.path.is_dir():
-            return [zlib.crc32(self._read(name)) for name in self.names]
-        archive = _archive(self.path, os.getpid())
-        return [archive.getinfo(name).CRC for name in self.names]
+            crcs = [zlib.crc32(self._read(name)) for name in self.names]
+        else:
+            archive = _archive(self.path, os.getpid())
+            crcs = [archive.getinfo(name).CRC for name in self.names]
+        names = [PurePosixPath(name).name for name in self.names]
+        return dict(zip(names, crcs, strict=True))
 
     def _read(self, name: str) -> bytes:
         try:
@@ -149,9 +152,10 @@ class DepthMaps:
             raise UserError(self.path, f"{title} has negative depths", COPY_AGAIN)
         return np.where(is_finite & (depth > 0), depth, np.float32(np.nan))
 
-    def checksums(self) -> list[int]:
-        """CRC-32 of up to 16 maps, spread over the recording."""
-        return [zlib.crc32(self[index].tobytes()) for index in spread(SAMPLED, len(self))]
+    def checksums(self) -> dict[str, str]:
+        """SHA-256 of the file, since reading all maps would take minutes, and their indices."""
+        (sha256,) = sha256_of_files([(self.path,)])
+        return {"depth maps": f"{sha256} {self.maps}"}
 
 
 def read_label_times(path: Path) -> NDArray[np.int64]:

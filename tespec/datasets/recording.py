@@ -1,9 +1,8 @@
 """Recordings as sequences of windows, with or without labels at the end of some windows."""
 
 import hashlib
-import json
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
+from tespec.core.hashes import Contents, checksums
 from tespec.core.settings import Binning, Downsample
 from tespec.datasets.archive import ArchiveSource, Source
 from tespec.datasets.augment import FlipZoom
@@ -104,6 +104,10 @@ class Recording:
         """The recording's events."""
         return self.source.stream
 
+    def contents(self) -> Contents:
+        """What determines the histograms of any windows, by name."""
+        return {"region": str(self.region), **self.source.contents()}
+
     def histograms(self, first: int, count: int, binning: Binning) -> NDArray[np.uint8]:
         """Compute the histograms of consecutive windows.
 
@@ -164,8 +168,8 @@ class Labels(Protocol):
 
     def __getitem__(self, index: int) -> Any: ...
 
-    def checksums(self) -> list[int]:
-        """CRC-32 of all labels, or of some spread over them, independent of the layout on disk."""
+    def checksums(self) -> Mapping[str, int | str]:
+        """Checksums of all labels by name, independent of the layout on disk."""
 
 
 def fixed_windows(
@@ -200,6 +204,15 @@ class LabelledRecording(Recording):
     ego_speed: NDArray[np.float32] | None = None
     left_out: int = 0  # number of labels on disk that the protocol leaves out
     start: int = 0  # of the recording in us, for protocols that leave out its beginning
+    files: tuple[Path, ...] = ()  # that the labels' times and, unless in `labels`, labels are from
+
+    def contents(self) -> Contents:
+        """What determines histograms and labels, by name, whatever the length of windows."""
+        labels = {name: str(checksum) for name, checksum in self.labels.checksums().items()}
+        tables = {f"{path.parent.name}/{path.name}": (path,) for path in self.files}
+        speeds = b"" if self.ego_speed is None else self.ego_speed.tobytes()
+        times = hashlib.sha256(self.label_times.tobytes() + speeds).hexdigest()
+        return {**super().contents(), **labels, **tables, "times and speeds of labels": times}
 
     @property
     def label_times(self) -> NDArray[np.int64]:
@@ -265,7 +278,7 @@ class Subset:
             self.check(label, position)
         return label
 
-    def checksums(self) -> list[int]:
+    def checksums(self) -> Mapping[str, int | str]:
         """Checksums of all labels of the recording."""
         return self.labels.checksums()
 
@@ -335,23 +348,39 @@ def cut_at_gaps(recordings: Sequence[LabelledRecording], longest: int) -> list[L
     return parts
 
 
-def fingerprint(*splits: Sequence[Recording]) -> str:
-    """Twelve hexadecimal digits of a SHA-256 over the data that the recordings use.
+def contents_of(*splits: Sequence[Recording]) -> Contents:
+    """What determines the data of recordings, named "split/recording: file".
 
-    It covers, for each recording, the index of its split, its name, the part of the sensor that is
-    used, and the name, size, and first and last 64 kB of each event file; and for each label its
-    time, its CRC-32 and the camera's speed. It is independent of file locations, packing of events,
-    zipping of masks, and the length of windows.
+    For each recording, these are the part of the sensor that is used, all bytes of the files of
+    events, rectification and label times, all labels, and the camera's speed. They are independent
+    of file locations, packing of events, zipping of masks, and the length of windows.
     """
-    digest = hashlib.sha256()
-    for split, recording in ((i, recording) for i, part in enumerate(splits) for recording in part):
-        digest.update(f"{split}|{recording.name}|{recording.region}\n".encode())
-        digest.update(json.dumps(recording.source.identity(), sort_keys=True).encode())
-        if isinstance(recording, LabelledRecording):
-            digest.update(recording.label_times.tobytes())
-            digest.update(repr(recording.labels.checksums()).encode())
-            digest.update(b"" if recording.ego_speed is None else recording.ego_speed.tobytes())
-    return digest.hexdigest()[:12]
+    return {
+        f"{split}/{recording.name}: {name}": value
+        for split, recordings in enumerate(splits)
+        for recording in recordings
+        for name, value in recording.contents().items()
+    }
+
+
+def hash_data(
+    contents: Contents, recordings: Iterable[Recording], *, check: bool
+) -> dict[str, str]:
+    """Hash the data of a run.
+
+    Args:
+        contents: of the data.
+        recordings: of the data.
+        check: whether to read all files again, and to verify packed events.
+
+    Returns:
+        Checksums by name.
+    """
+    result = checksums(contents, again=check)
+    for recording in recordings if check else ():
+        if isinstance(recording.source, EventSource):
+            recording.source.verify(again=False)
+    return result
 
 
 def event_corrections(recordings: Iterable[Recording]) -> dict[str, str]:

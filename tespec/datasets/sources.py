@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
+from tespec.core.hashes import Contents
 from tespec.core.progress import progress
 from tespec.core.settings import Size
 from tespec.events import PackedEvents, files, open_events, opening
@@ -20,7 +21,7 @@ from tespec.events.cache import FREE_SPACE, cached_store, free_space, remove, re
 from tespec.events.packing import NotWritable, pack, scan
 from tespec.events.readers import Reader
 from tespec.events.readers.hdf5 import COPY_AGAIN, dataset, translate_errors
-from tespec.events.store import HEADER, Facts, header_of, store_of
+from tespec.events.store import HEADER, Facts, header_of, store_of, verify_store
 
 RECTIFY_MAP = "rectify_map"
 LOADED = 4  # recordings without a store that stay in memory
@@ -71,16 +72,42 @@ class EventSource:
         return stream.rectified(read_rectification(self.rectify_map, stream.height, stream.width))
 
     def identity(self) -> list[dict[str, Any]]:
-        """Name, size and sampled SHA-256 of each file that determines the histograms.
-
-        They are independent of the files' location. A packed store without its recording lists the
-        files that it was made from.
-        """
+        """Name, size and sampled SHA-256 of the files of events and map, to detect copies."""
         maps = [files.quick_hash(self.rectify_map)] if self.rectify_map else []
-        store = store_of(self.path)
-        if not files.has_original_files(self.path) and (store / HEADER).is_file():
-            return [*header_of(store)["source"]["files"], *maps]
+        if self._is_store_alone:
+            return [*header_of(store_of(self.path))["source"]["files"], *maps]
         return [*map(files.quick_hash, files.files_of(self.path)), *maps]
+
+    def contents(self) -> Contents:
+        """Files that determine the histograms, by name, wherever they are.
+
+        A packed store without its recording gives the SHA-256 of the files that it was made from.
+        """
+        maps = {self.rectify_map.name: (self.rectify_map,)} if self.rectify_map else {}
+        if self._is_store_alone:
+            return {"events": header_of(store_of(self.path))["source"]["sha256"], **maps}
+        paths = files.files_of(self.path)
+        return {", ".join(path.name for path in paths): paths, **maps}
+
+    def verify(self, *, again: bool) -> None:
+        """Compare packed events with their checksums, and with their recording if it exists.
+
+        Args:
+            again: whether to read a recording whose SHA-256 is remembered.
+        """
+        events = find_events(self)
+        if not isinstance(events, PackedEvents):
+            return
+        verify_store(events.path)
+        if files.has_original_files(self.path):
+            sha256 = files.content_sha256(self.path, again=again)
+            is_same = sha256 == header_of(events.path)["source"]["sha256"]
+            opening.require_match(events.path, self.path, is_same)
+
+    @property
+    def _is_store_alone(self) -> bool:
+        is_stored = (store_of(self.path) / HEADER).is_file()
+        return is_stored and not files.has_original_files(self.path)
 
 
 @cache

@@ -22,7 +22,7 @@ from tespec.core.errors import UserError
 from tespec.core.files import file_lock
 from tespec.core.progress import log
 from tespec.events import store
-from tespec.events.files import SourceHash, matches_recording
+from tespec.events.files import describe_files, matches_recording
 from tespec.events.readers import Events, Reader
 from tespec.events.store import HEADER, LATEST, MILLISECOND, Facts, PackedEvents, open_store
 
@@ -131,8 +131,7 @@ def pack(
 
 
 def _write(reader: Reader, folder: Path, progress: Callable[[int, int], None]) -> None:
-    """Write packed events, index and header; one thread hashes the source, one the store."""
-    source = SourceHash(reader.path)
+    """Write packed events, index and header; one thread hashes the recording, one the store."""
     facts = Facts(reader.height, reader.width)
     words_hash, index_hash = hashlib.sha256(), hashlib.sha256()
     tasks: deque[Future[None]] = deque()
@@ -142,12 +141,13 @@ def _write(reader: Reader, folder: Path, progress: Callable[[int, int], None]) -
         ThreadPoolExecutor(1) as source_thread,
         ThreadPoolExecutor(1) as store_thread,
     ):
+        # at the same time as it is decoded, so that the disk is read only once
+        source = source_thread.submit(describe_files, reader.path)
         for words, index in _packed(reader, facts):
             words_file.write(words.data)
             index_file.write(index.data)
             index_hash.update(index.data)
             total = max(facts.count, reader.events)
-            tasks.append(source_thread.submit(source.advance, facts.count / total))
             tasks.append(store_thread.submit(words_hash.update, words.data))
             while len(tasks) > UNHASHED:
                 tasks.popleft().result()
@@ -161,7 +161,7 @@ def _write(reader: Reader, folder: Path, progress: Callable[[int, int], None]) -
         "format": store.FORMAT,
         "version": store.VERSION,
         **asdict(facts),
-        "source": source.describe(),
+        "source": source.result(),
         "sha256": {store.WORDS: words_hash.hexdigest(), store.INDEX: index_hash.hexdigest()},
     }
     (folder / HEADER).write_text(json.dumps(header, indent=1) + "\n")

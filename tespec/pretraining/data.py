@@ -1,6 +1,5 @@
 """Pre-training data, split into training and validation: events, images, or pairs of both."""
 
-import hashlib
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -13,13 +12,14 @@ import torch
 from torch import Tensor
 
 from tespec.core.errors import UserError
+from tespec.core.hashes import Contents
 from tespec.core.settings import Pretraining, Size
 from tespec.datasets import images
 from tespec.datasets.batches import StepBatches
 from tespec.datasets.ddd17 import IMAGES
 from tespec.datasets.folder import TrainValSplit, find_recordings, split_train_val
 from tespec.datasets.lanes import FULL_BATCH, Shard
-from tespec.datasets.recording import Recording, event_corrections, fingerprint
+from tespec.datasets.recording import Recording, contents_of, event_corrections
 from tespec.models import Backbone
 from tespec.models.backbone import reset
 
@@ -136,9 +136,9 @@ class EventData(_Data):
         )
         return split
 
-    def fingerprint(self) -> str:
-        """Return a hash of the recordings."""
-        return fingerprint(self.train, self.held_out)
+    def contents(self) -> Contents:
+        """What determines the data, see `tespec.datasets.recording.contents_of`."""
+        return contents_of(self.train, self.held_out)
 
     def recordings(self) -> dict[str, dict[str, float]]:
         """Return the number of windows, or pairs, of each recording in "train" or "held_out"."""
@@ -266,9 +266,9 @@ class ImageData(_Data):
             )
         self.notes = tuple(_skipped(self.images))
 
-    def fingerprint(self) -> str:
-        """Return a hash of the images."""
-        return self.images.fingerprint()
+    def contents(self) -> Contents:
+        """All images, by split and path."""
+        return self.images.contents()
 
     def recordings(self) -> dict[str, dict[str, float]]:
         """Return the number of images of each class in "train" or "held_out"."""
@@ -356,14 +356,6 @@ class PairData(EventData):
                 f"fewer than {min_count} pairs are left for validation",
                 "use longer recordings, or more of them",
             )
-
-    def fingerprint(self) -> str:
-        """Return a hash of the recordings, and of the names and sizes of their images."""
-        digest = hashlib.sha256(super().fingerprint().encode())
-        for recording in (*self.train, *self.held_out):
-            for path in recording.images:
-                digest.update(f"{path.name}|{path.stat().st_size}\n".encode())
-        return digest.hexdigest()[:12]
 
     def steps(self, seed: int, shard: Shard = FULL_BATCH) -> images.PairBatches:
         """Return the training batches, indexed by step.

@@ -44,6 +44,11 @@ class Data:
         return self.label == SAMPLE
 
     @property
+    def option(self) -> str:
+        """Value of `--data` that names it in any folder."""
+        return SAMPLE if self.root.parent == world_folder() else os.path.abspath(self.root)
+
+    @property
     def profile(self) -> str:
         """Default profile for this data."""
         return "sample" if self.is_sample else "paper"

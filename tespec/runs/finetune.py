@@ -9,12 +9,12 @@ from typing import Any
 from tespec.comparison.cell import Kind, start_of
 from tespec.comparison.records import Record
 from tespec.core.config import as_facts, pretraining_settings
-from tespec.core.distributed import is_first, rank_zero_first
+from tespec.core.distributed import broadcast, is_first, rank_zero_first
 from tespec.core.errors import UserError
 from tespec.core.progress import log
 from tespec.core.settings import Finetuning, Pretraining
 from tespec.datasets.base import TEST, TRAIN
-from tespec.datasets.recording import fingerprint, require_stored
+from tespec.datasets.recording import contents_of, hash_data, require_stored
 from tespec.metrics import partial_means
 from tespec.pretraining.method import Method
 from tespec.runs.cost import require_memory
@@ -159,14 +159,14 @@ def finetune(spec: CellSpec) -> Record:
             recipe = as_facts(run.settings) | {
                 HISTOGRAMS: asdict(task.histogram_spec),
                 SEED: run.seed,
-                TRAINED_ON: fingerprint(task.train),
+                TRAINED_ON: run.trained_on,
             }
             write_weights(run.folder / WEIGHTS, model.state_dict(), recipe)
         return {**outcome, "cost": cost}
 
     requirements = [
         partial(require_memory, run.settings, task.size, run.setup, run.device, freeze=spec.freeze),
-        partial(require_recordable, run, model, [recording.name for recording in task.scored]),
+        partial(require_recordable, run, model),
     ]
     return run_or_load(run, evaluate, partial(train, run, model, batches), requirements)
 
@@ -226,16 +226,20 @@ def prepare_run(kind: Kind, spec: CellSpec, **config: str) -> tuple[Run, Any, An
         frozen=spec.freeze,
         accumulate=spec.setup.accumulate,
     )
-    require_stored((*task.train, *task.scored), settings.downsample, cell.overrides)
+    recordings = (*task.train, *task.scored)
+    require_stored(recordings, settings.downsample, cell.overrides)
+    data: dict[str, str] = {}
+    if is_first():
+        contents = contents_of(task.train, task.scored)
+        data = hash_data(contents, recordings, check=spec.setup.check_data)
     checkpoint = spec.checkpoint
     if spec.pretrains:
         seed = spec.seed if spec.pretraining_seed is None else spec.pretraining_seed
-        data = same_world(spec.data, spec.recipe.dataset)
-        checkpoint = pretrain(spec.name, spec.recipe, data, seed, spec.setup).weights
+        unlabelled = same_world(spec.data, spec.recipe.dataset)
+        checkpoint = pretrain(spec.name, spec.recipe, unlabelled, seed, spec.setup).weights
     seed_everything(derive_seed(spec.seed, "model"))
     model = task.model()
     weights = spec.method.initialise(model.backbone, checkpoint)
-    refuse_same_labels(weights, fingerprint(task.train), checkpoint)
     if weights.loaded:
         log(weights.summary())
     start, pretraining = start_of(weights.recipe, weights.sha256, checkpoint)
@@ -249,7 +253,7 @@ def prepare_run(kind: Kind, spec: CellSpec, **config: str) -> tuple[Run, Any, An
         method=spec.method,
         settings=settings,
         config=as_facts(settings) | {"splits": splits} | config,
-        data_fingerprint=fingerprint(task.train, task.scored),
+        data=broadcast(data),
         setup=spec.setup,
         start=weights.facts(),
         # The identity of the result includes the initial backbone, however the method made it.
@@ -257,4 +261,5 @@ def prepare_run(kind: Kind, spec: CellSpec, **config: str) -> tuple[Run, Any, An
         pretraining=pretraining,
         start_time=start_time,
     )
+    refuse_same_labels(weights, run.trained_on, checkpoint)
     return run, task, model

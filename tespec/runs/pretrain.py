@@ -14,7 +14,7 @@ from tespec.core.errors import UserError
 from tespec.core.files import sha256_of
 from tespec.core.progress import log
 from tespec.core.settings import HistogramSpec, Pretraining
-from tespec.datasets.recording import Recording, event_corrections, require_stored
+from tespec.datasets.recording import Recording, event_corrections, hash_data, require_stored
 from tespec.models.backbone import Backbone
 from tespec.pretraining.data import EventData, PretrainData
 from tespec.pretraining.method import (
@@ -86,6 +86,10 @@ def pretrain(
         settings, optimisation=with_precision(settings.optimisation, choose_device(setup.device))
     )
     require_stored(recordings_of(opened), settings.downsample, cell.overrides)
+    data_checksums: dict[str, str] = {}
+    if is_first():
+        recordings = recordings_of(opened)
+        data_checksums = hash_data(opened.contents(), recordings, check=setup.check_data)
     seed_everything(derive_seed(seed, "model"))
     model: Any = new_network(settings, opened)
     if required:
@@ -96,21 +100,20 @@ def pretrain(
         method=find_method(name),
         settings=settings,
         config=as_facts(settings),
-        data_fingerprint=opened.fingerprint(),
+        data=broadcast(data_checksums),
         setup=setup,
         start_sha256=sha256_of(required) if required else "",
         start_time=start_time,
     )
     batches = split_batches(opened.steps, seed, setup.accumulate)
 
-    names = [recording.name for recording in recordings_of(opened)]
     record = run_or_load(
         run,
         partial(validate_and_save, run, opened, model),
         partial(train, run, model, batches),
         [
             partial(require_memory, settings, opened.size, setup, run.device),
-            partial(require_recordable, run, model, names),
+            partial(require_recordable, run, model),
         ],
     )
     return Pretrained(run.folder / WEIGHTS, record)

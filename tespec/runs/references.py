@@ -25,6 +25,7 @@ from tespec.models import Backbone
 from tespec.pretraining.method import Method, TableRow
 from tespec.runs.finetune import CellSpec, outcome_of, prepare_run
 from tespec.runs.run import Outcome, Run, run_or_load
+from tespec.runs.train import require_recordable
 from tespec.tasks.base import features_player
 from tespec.tasks.play import play
 
@@ -105,7 +106,7 @@ def label_prior(spec: CellSpec) -> Record:
             input="none: the most frequent labels of the training set",
         )
 
-    return run_or_load(run, evaluate)
+    return run_or_load(run, evaluate, requirements=[partial(require_recordable, run, nn.Module())])
 
 
 def prior_of(task: Any) -> Tensor | Boxes:
@@ -133,7 +134,8 @@ def probe(spec: CellSpec) -> Record:
     if world_size() > 1:
         raise UserError("--probe", "does not support multiple processes", "start a single one")
     run, task, model = prepare_run("probe", spec, probe=DEFINITION)
-    return run_or_load(run, partial(_measured, run, task, model.backbone))
+    measure = partial(_measured, run, task, model.backbone)
+    return run_or_load(run, measure, requirements=[partial(require_recordable, run, nn.Module())])
 
 
 def _measured(run: Run, task: Any, backbone: Backbone) -> Outcome:

@@ -3,11 +3,12 @@
 Pre-training, fine-tuning, probes and the label prior only define how to train and evaluate.
 """
 
+import json
 import math
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -26,15 +27,19 @@ from tespec.comparison.records import Record
 from tespec.core.config import flattened
 from tespec.core.distributed import barrier, broadcast, is_first
 from tespec.core.errors import Preempted, UserError
-from tespec.core.files import file_lock, sha256_of
+from tespec.core.files import UNREADABLE, file_lock, read_json, sha256_of, write_all
+from tespec.core.hashes import fingerprint_of
 from tespec.core.progress import log
 from tespec.core.settings import Finetuning, Pretraining
 from tespec.pretraining.method import Method
 from tespec.runs.setup import Setup
-from tespec.training.checkpoint import remove_checkpoints, start_again
+from tespec.training.checkpoint import remove_checkpoints, remove_leftovers, start_again
 from tespec.training.device import choose_device, describe, report_out_of_memory
 
 WEIGHTS = "model.safetensors"  # of a fine-tuning, in the run's folder
+DATA = "data.json"  # `Run.data`, to name what changes later; too large for records
+SHOWN = 3  # names of changed data
+FIRST = "first_step"  # of a part of a training, next to its environment
 # Fields of a record that an evaluation fills in; `weights` defaults to the initial weights,
 # non-finite numbers to None.
 Outcome = Mapping[str, Any]
@@ -49,7 +54,7 @@ class Run:
     method: type[Method]  # its facts go into the record
     settings: Finetuning | Pretraining  # resolved, including the precision
     config: dict[str, Any]  # the settings and further facts, for the record
-    data_fingerprint: str
+    data: Mapping[str, str]  # checksums of the data by name, see `tespec.core.hashes`
     setup: Setup
     # facts about the initial weights, and their hash, which covers those that are random; for a
     # pre-training, the hash of the other network that it needs
@@ -62,6 +67,22 @@ class Run:
     def device(self) -> torch.device:
         """Device of the run."""
         return choose_device(self.setup.device)
+
+    @cached_property
+    def environment(self) -> dict[str, Any]:
+        """Versions, machine and options of this process, for the record."""
+        return {**records.environment(describe(self.device)), **self.setup.facts}
+
+    @cached_property
+    def data_fingerprint(self) -> str:
+        """Hash of the data."""
+        return fingerprint_of(self.data)
+
+    @property
+    def trained_on(self) -> str:
+        """Hash of the training recordings and their labels, the first split of the data."""
+        train = {name: value for name, value in self.data.items() if name.startswith("0/")}
+        return fingerprint_of(train)
 
     @cached_property
     def name(self) -> str:
@@ -79,6 +100,8 @@ class Trained(NamedTuple):
 
     curve: Sequence[Mapping[str, float]] = ()  # mean losses over intervals of steps
     seconds: float = 0.0  # duration of the training, including the time before it was resumed
+    # first step and environment; one part, unless it was resumed in another environment
+    parts: Sequence[Mapping[str, Any]] = ()
     tracker: BaseVisBackend | None = None  # receives the final metrics
 
 
@@ -119,8 +142,10 @@ def run_or_load(
             log(f"{run.name}: {lock_owner} ended without a result; this process continues it")
         if setup.overwrite and is_first():
             start_again(run.folder, records.record_path(setup.results, run.name))
-        if is_first() and not setup.overwrite:
-            _log_reason(run)
+        if is_first():
+            if not setup.overwrite:
+                _log_reason(run)
+            write_all({run.folder / DATA: json.dumps(run.data, indent=0)})
         with report_out_of_memory():
             trained = train()
         evaluation_start = time.monotonic()
@@ -146,7 +171,7 @@ def run_or_load(
             facts=asdict(run.method.row),
             config=run.config,
             command=setup.command,
-            environment={**records.environment(describe(run.device)), **setup.facts()},
+            environment={**run.environment, **_parts(run, trained.parts)},
             time=times,
             # Only the loss is checked during training; other values may be NaN.
             curve=[point for point in trained.curve if all(map(math.isfinite, point.values()))],
@@ -210,6 +235,19 @@ def _preempted(number: int, frame: FrameType | None) -> NoReturn:
     )
 
 
+def _parts(run: Run, parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Describe the parts of a training by the facts that differ from the evaluation's."""
+    present = run.environment
+    changed = [key for key in present if any(part.get(key) != present[key] for part in parts)]
+    ends = [*(part[FIRST] for part in parts[1:]), run.settings.optimisation.steps]
+    listed = [
+        {"steps": [part[FIRST], end]} | {key: part.get(key) for key in changed}
+        for part, end in zip(parts, ends, strict=False)
+        if part[FIRST] < end
+    ]
+    return {"parts": listed} if changed else {}
+
+
 def _finite(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: _finite(item) for name, item in value.items()}
@@ -244,7 +282,11 @@ def _find_complete(run: Run) -> Record | None:
 
 
 def _reuse(run: Run, record: Record) -> Record:
-    """Log that a record is used, and how its settings differ."""
+    """Log that a record is used, and how its settings differ; remove what a killed run left."""
+    if is_first():
+        with suppress(OSError):  # the folder of another user
+            steps = run.settings.optimisation.steps
+            remove_leftovers(run.folder, records.record_path(run.setup.results, run.name), steps)
     log(f"{record.name} is already complete; --overwrite recomputes it")
     recorded = flattened(record.config)
     present = flattened(run.config)
@@ -270,7 +312,21 @@ def _log_reason(run: Run) -> None:
             recorded = getattr(nearest, key)
             if not changed and recorded != getattr(run, key):
                 changed = {key: (recorded, getattr(run, key))}
-        log(f"{run.name}: running, since {nearest.name} differs in {_format_changes(changed)}")
+        what = f"differs in {_format_changes(changed)}"
+        names = _changed_data(run, nearest) if "data_fingerprint" in changed else []
+        if names:
+            what = f"used other data ({len(names)} changed): {', '.join(names[:SHOWN])}"
+        log(f"{run.name}: running, since {nearest.name} {what}")
+
+
+def _changed_data(run: Run, record: Record) -> list[str]:
+    """Names of the data that differ from a record's, as far as they were written here."""
+    try:
+        recorded = read_json(run.setup.runs / record.name / DATA)
+    except UNREADABLE:
+        return []
+    names = {**recorded, **run.data}
+    return [name.partition("/")[2] for name in names if recorded.get(name) != run.data.get(name)]
 
 
 def _format_changes(changed: Mapping[str, tuple[Any, Any]]) -> str:

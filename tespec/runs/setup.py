@@ -48,6 +48,9 @@ class Setup:
     overwrite: Annotated[
         bool, Parameter(help="start again, even if a result or checkpoint exists")
     ] = False
+    check_data: Annotated[
+        bool, Advanced(help="read all data again, even files with the same size and time as before")
+    ] = False
     workers: Annotated[
         NonNegativeInt | None, Advanced(help="data loading workers (default: automatic; CPU: 0)")
     ] = None
@@ -86,26 +89,24 @@ class Setup:
 
         return choose_device(self.device).type == "cuda" and not self.deterministic
 
+    @property
     def facts(self) -> dict[str, Any]:
         """Facts about the execution, for the record's environment."""
         import torch
 
         from tespec.core.distributed import world_size
 
-        fast = self.fast
-        optional = {
-            "recompute": self.recompute,
-            "fused_attention": fast,
-            "compiled": self.compiled,
-            "channels_last": fast,
-            "per_micro_batch": PER_MICRO_BATCH if self.accumulate > 1 else "",
-        }
         return {
+            "recompute": self.recompute,
+            "fused_attention": self.fast,
+            "compiled": self.compiled,
+            "channels_last": self.fast,
+            "per_micro_batch": PER_MICRO_BATCH if self.accumulate > 1 else "",
             "deterministic": self.deterministic,
             "processes": world_size(),
             "accumulate": self.accumulate,
             "threads": torch.get_num_threads(),
-            **{name: value for name, value in optional.items() if value},
+            "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         }
 
     def prepare(self) -> None:

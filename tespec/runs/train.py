@@ -5,7 +5,7 @@ import logging
 import signal
 import time
 import warnings
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from shutil import disk_usage
 from statistics import median
@@ -29,7 +29,7 @@ from tespec.models import build_backbone
 from tespec.models.backbone import execute
 from tespec.models.layers import MatrixPool, replace_modules
 from tespec.pretraining.method import pretrain_method
-from tespec.runs.run import Run, Trained, on_signals
+from tespec.runs.run import FIRST, Run, Trained, on_signals
 from tespec.runs.setup import Setup
 from tespec.training.checkpoint import (
     KEEP,
@@ -140,18 +140,18 @@ def require_trainable(
             execute(backbone, recompute=True)
 
 
-def require_recordable(run: Run, model: nn.Module, recordings: Iterable[str]) -> None:
+def require_recordable(run: Run, model: nn.Module) -> None:
     """Refuse a run whose checkpoints, weights or record could not be written after its training.
 
     Args:
         run: gives the folders, and texts of the record.
-        model: that will be trained.
-        recordings: their names, for the record.
+        model: whose weights will be saved.
 
     Raises:
         UserError: a text is not UTF-8, weights are of a type that files do not have, a folder
             cannot be written, or its disk is too full.
     """
+    recordings = {name.rpartition(": ")[0] for name in run.data}
     for value in (run.setup.command, *recordings, *flattened(run.config).values()):
         text = json.dumps(value, ensure_ascii=False, default=str)
         try:
@@ -215,7 +215,7 @@ def train(run: Run, model: nn.Module, batches: MicroBatches) -> Trained:
         )
     tracker = _open_tracker(setup.track, run) if setup.track and is_first() else None
     curve = CurveHook(max(1, settings.steps // POINTS_ON_CURVE), tracker)
-    hook = CheckpointHook(run.folder, curve)
+    hook = CheckpointHook(run.folder, curve, run.environment)
     if setup.deterministic:
         replace_modules(model, nn.AdaptiveAvgPool2d, lambda pool: MatrixPool(pool.output_size))
     execute(model, recompute=setup.recompute, compiled=setup.compiled, fast=setup.fast)
@@ -237,7 +237,7 @@ def train(run: Run, model: nn.Module, batches: MicroBatches) -> Trained:
         if tracker is not None:
             tracker.close()
         raise
-    return Trained(curve.curve, hook.seconds, tracker)
+    return Trained(curve.curve, hook.seconds, hook.parts, tracker)
 
 
 def _resume(trainer: Trainer, curve: "CurveHook", hook: "CheckpointHook", run: Run) -> None:
@@ -253,6 +253,7 @@ def _resume(trainer: Trainer, curve: "CurveHook", hook: "CheckpointHook", run: R
         trainer.load_state_dict(content["trainer"])
         curve.load_state_dict(content["curve"])
         hook.start_time -= content["seconds"]
+        hook.resume(trainer.step, content["parts"])
     except (RuntimeError, KeyError, ValueError, TypeError) as error:
         raise UserError(
             folder,
@@ -339,11 +340,13 @@ class CheckpointHook:
     Args:
         folder: of the run.
         curve: its state is part of a checkpoint.
+        environment: of this process; checkpoints hold it.
     """
 
-    def __init__(self, folder: Path, curve: CurveHook) -> None:
+    def __init__(self, folder: Path, curve: CurveHook, environment: Mapping[str, Any]) -> None:
         self._folder = folder
         self._curve = curve
+        self.parts = [{FIRST: 0, **environment}]
         # Start of the training; in a resumed run, earlier by the seconds up to its checkpoint.
         self.start_time = time.monotonic()
         self._last_save = self.start_time
@@ -353,6 +356,16 @@ class CheckpointHook:
     def seconds(self) -> float:
         """Duration of the training so far."""
         return time.monotonic() - self.start_time
+
+    def resume(self, step: int, parts: Sequence[dict[str, Any]]) -> None:
+        """Keep the parts of a resumed training; a part in another environment follows them.
+
+        Args:
+            step: number of steps of these parts.
+            parts: of the checkpoint.
+        """
+        present = self.parts[-1] | {FIRST: parts[-1][FIRST]}
+        self.parts = [*parts] if parts[-1] == present else [*parts, present | {FIRST: step}]
 
     def after_train_iter(
         self, trainer: Trainer, step: int, batch: Any = None, outputs: Any = None
@@ -382,6 +395,7 @@ class CheckpointHook:
             "trainer": trainer.state_dict(),
             "curve": self._curve.state_dict(),
             "seconds": self.seconds,
+            "parts": self.parts,
         }
         message = ""
         if is_first():

@@ -5,7 +5,6 @@ import io
 import os
 import pickle
 import zipfile
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from tespec.core.errors import UserError
 from tespec.core.files import atomic_write, regular_file, sha256_of
 
 KEEP = 2
+CHECKPOINT = "step-{:09d}.pt"
 # File in a run's folder while `--overwrite` computes it again: hash of the record that it replaces,
 # "" for none.
 OVERWRITTEN = "overwritten-record.sha256"
@@ -34,7 +34,7 @@ def save_checkpoint(folder: Path, step: int, content: dict[str, Any]) -> Path:
     Returns:
         Path of the file, `step-000000100.pt` after 100 steps.
     """
-    path = folder / f"step-{step:09d}.pt"
+    path = folder / CHECKPOINT.format(step)
     buffer = io.BytesIO()
     torch.save(content, buffer)
     with atomic_write(path) as unfinished:
@@ -132,23 +132,43 @@ def start_again(folder: Path, record: Path) -> None:
         folder: folder of the run.
         record: file of the run's record, which need not exist.
     """
-    marker = folder / OVERWRITTEN
-    replaced = ""
-    with suppress(FileNotFoundError):
-        replaced = sha256_of(record)
-    with suppress(FileNotFoundError):
-        if marker.read_text() == replaced:
-            return
+    if _replaces(folder, record):
+        return
     remove_checkpoints(folder)
-    with atomic_write(marker) as unfinished:
-        unfinished.write_text(replaced)
+    with atomic_write(folder / OVERWRITTEN) as unfinished:
+        unfinished.write_text(_sha256_of(record))
+
+
+def remove_leftovers(folder: Path, record: Path, steps: int) -> None:
+    """Remove the checkpoints of a run that was killed after it had written its record.
+
+    Args:
+        folder: folder of the run.
+        record: file of the run's record.
+        steps: number of steps of the run; without a checkpoint of the last one, nothing is removed.
+    """
+    is_trained = (folder / CHECKPOINT.format(steps)).exists()
+    if is_trained and not _replaces(folder, record):
+        remove_checkpoints(folder)
+
+
+def _replaces(folder: Path, record: Path) -> bool:
+    """Whether an earlier start of a run with `--overwrite` is to replace this record."""
+    try:
+        return (folder / OVERWRITTEN).read_text() == _sha256_of(record)
+    except FileNotFoundError:
+        return False
+
+
+def _sha256_of(record: Path) -> str:
+    return sha256_of(record) if record.exists() else ""
 
 
 def remove_checkpoints(folder: Path) -> None:
     """Remove all checkpoints and unfinished files of a run."""
     (folder / OVERWRITTEN).unlink(missing_ok=True)
     for path in checkpoints(folder):
-        path.unlink()
+        path.unlink(missing_ok=True)  # another process may remove it, too
     remove_unfinished(folder)
 
 

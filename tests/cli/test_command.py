@@ -137,22 +137,21 @@ def test_a_record_holds_the_command_that_repeats_it(
     monkeypatch.setattr(torch, "set_num_threads", lambda threads: None)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
-    places = [
-        "--results",
-        str(tmp_path),
-        f"--runs={tmp_path}",
-        "--workers",
-        "2",
-        "--checkpoint",
-        f"{tmp_path}/a/b.pt",
-    ]
-    words = ["run", "--data", "my data", "--seed", "1", *places]
+    monkeypatch.chdir(tmp_path)
+    words = ["run", "--data", "my data", "--seeds", "1", "2", "--results", "r", "--runs=s"]
+    words += ["--overwrite", "--checkpoint", "a/b.pt", "--import=c.py", "--task", "d.yaml"]
+    words += ["--set", "objective.teacher_weights=e", "--set=steps=1", "--workers", "2"]
     setup = resolve_setup(
-        Setup(device="cpu", launcher=launcher, runs=tmp_path, results=tmp_path), words, profile
+        Setup(device="cpu", launcher=launcher, runs=tmp_path, results=tmp_path),
+        words,
+        profile,
+        "/my data",
     )
+    here = tmp_path.as_posix()
     used = "" if threads else " --threads 3"
-    assert (
-        setup.command == f"{program} run --data 'my data' --seed 1 --checkpoint runs/a/b.pt{used}"
+    assert setup.command == (
+        f"{program} run --checkpoint {here}/a/b.pt --import={here}/c.py --task {here}/d.yaml "
+        f"--set objective.teacher_weights={here}/e --set=steps=1 --data '/my data'{used}"
     )
     assert setup.threads == threads
 

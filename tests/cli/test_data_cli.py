@@ -7,12 +7,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from PIL import Image
-from twins import copied, opened
+from twins import copied, fingerprint, opened
 from twins.layouts import relayout
 
 from tespec.core.paths import REPOSITORY
 from tespec.core.settings import Binning
-from tespec.datasets.recording import fingerprint
 from tespec.events.store import store_of
 
 DATASETS = ["ddd17", "1mpx", "gen1", "dsec", "mvsec"]

@@ -9,14 +9,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from event_files import assert_same_events, dat, random_events, whole, write_h5
-from twins import copied, opened
+from twins import copied, fingerprint, opened
 
 from tespec.core.errors import UserError
 from tespec.core.settings import Downsample
 from tespec.datasets import sources
 from tespec.datasets.check import check, problems
 from tespec.datasets.folder import EventFolder, split_train_val
-from tespec.datasets.recording import fingerprint
 from tespec.datasets.sources import EventSource, pack_missing
 from tespec.events import open_events
 from tespec.events.readers.dat import write_dat

@@ -9,7 +9,7 @@ import pytest
 from ddd17_copies import extract, png
 from hypothesis import given
 from hypothesis import strategies as st
-from twins import copied, opened
+from twins import copied, fingerprint, opened
 
 from tespec.core.config import names
 from tespec.core.settings import Binning, Downsample
@@ -19,7 +19,6 @@ from tespec.datasets.recording import (
     LabelledRecording,
     contiguous_windows,
     cut_at_gaps,
-    fingerprint,
     label_windows,
     van_der_corput_order,
     with_label_fraction,
@@ -72,7 +71,7 @@ def test_a_recording_shorter_than_a_window_is_previewed_in_one(tmp_path):
 
 class Numbers(list):
     def checksums(self):
-        return [10 * number for number in self]
+        return {str(number): 10 * number for number in self}
 
 
 def labelled_at(length, places):

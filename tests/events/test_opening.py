@@ -21,6 +21,7 @@ from event_files import (
     random_events,
     whole,
 )
+from twins import fingerprint
 
 import tespec
 from tespec.cli.main import main
@@ -29,7 +30,6 @@ from tespec.core.files import read_yaml
 from tespec.core.settings import Binning, Downsample, HistogramSpec
 from tespec.datasets.folder import find_recordings, split_train_val
 from tespec.datasets.labels import MaskFiles, read_label_times
-from tespec.datasets.recording import fingerprint
 from tespec.datasets.sources import EventSource, pack_missing
 from tespec.events import open_events, opening
 from tespec.events.cache import cached_store

@@ -5,22 +5,27 @@ import sys
 from dataclasses import replace
 
 import pytest
+from event_files import change_middle_byte
 from guides import forgotten_afterwards
+from made_records import cell as made_cell
 from short_runs import cell_spec, setup_in
+from twins import copied
 
-from tespec.comparison.cell import OWN_WEIGHTS, RESULTS_VERSION
+from tespec.cli.main import main
+from tespec.comparison.cell import OWN_WEIGHTS, RESULTS_VERSION, recipe_of, start_of
 from tespec.comparison.records import read_records, write_record
 from tespec.core import config
 from tespec.core.config import pretraining_settings
+from tespec.core.errors import UserError
 from tespec.core.paths import CONFIGS
 from tespec.pretraining.method import find_method
 from tespec.registry import register_methods, source_files
 from tespec.runs import identity, pretrain
 from tespec.runs.data import Data
 from tespec.runs.finetune import prepare_run
-from tespec.runs.references import label_prior
+from tespec.runs.references import label_prior, probe
 from tespec.tasks.base import random_backbone
-from tespec.weights.files import write_weights
+from tespec.weights.files import read_recipe, write_weights
 
 DECODER = """
 from tespec.registry import MODELS
@@ -142,6 +147,44 @@ def test_other_settings_of_a_complete_run_are_named(prior, tmp_path, capsys):
     values = f"(77 there, {first.config['batch_size']} here)"
     message = f"was made with different settings: batch_size {values}"
     assert message in capsys.readouterr().err
+
+
+def test_changed_data_is_computed_again_and_the_file_is_named(tiny_world, tmp_path, capsys):
+    root = copied(tiny_world, tmp_path, "ddd17")
+    given = replace(cell(tiny_world, tmp_path, "prior"), data=Data(root, "sample"))
+    first = label_prior(given)
+    change_middle_byte(root / "dir2" / "events.dat.xyp")
+    capsys.readouterr()
+    again = label_prior(given)
+    files = "dir2: events.dat.xyp, events.dat.t"
+    message = f"{again.name}: running, since {first.name} used other data (1 changed): {files}\n"
+    assert capsys.readouterr().err == message
+    assert len(read_records(tmp_path / "results")[0]) == 2
+    for path in tmp_path.glob("runs/*/data.json"):  # as on another machine
+        path.unlink()
+    change_middle_byte(root / "dir2" / "ego_speed.npy")
+    label_prior(given)
+    assert " differs in data_fingerprint (" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("measure", [label_prior, probe])
+def test_references_are_recordable_before_they_are_computed(tiny_world, tmp_path, measure):
+    method = "prior" if measure is label_prior else "scratch"
+    with pytest.raises(UserError, match="cannot be recorded, as it is not UTF-8"):
+        measure(cell(tiny_world, tmp_path, method, command="run --data \udcff"))
+    assert not list(tmp_path.glob("*/*"))
+
+
+def test_converted_weights_stay_a_draw_of_their_pretraining(tiny_world, tmp_path):
+    given = cell(tiny_world, tmp_path, "imagenet")
+    pretraining = made_cell("imagenet", "feedforward", kind="pretraining")
+    recipe = {"backbone": given.settings.backbone, "bins": 10, "recurrent": False}
+    file = tmp_path / "a.safetensors"
+    tensors = random_backbone(given.settings, (64, 96)).state_dict()
+    write_weights(file, tensors, {**recipe, "sensor": [64, 96], **recipe_of(pretraining, 3)})
+    other = tmp_path / "b.safetensors"
+    assert main(["weights", "convert", str(file), str(other), "--sensor", "128x64"]) == 0
+    assert start_of(read_recipe(other), "", other) == (pretraining, 3)
 
 
 HELPER = "def distance(a):\n    return a\n"

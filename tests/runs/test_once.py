@@ -36,7 +36,7 @@ def compute(folder, said, pause=None, **changes):
         method=find_method("scratch"),
         settings=settings,
         config={},
-        data_fingerprint="x",
+        data={"x": "x"},
         seed=0,
         setup=setup_in(folder, **changes),
     )

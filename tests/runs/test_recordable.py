@@ -22,14 +22,15 @@ class Tied(nn.Module):
         self.b.weight = self.a.weight
 
 
-def check(folder, model=None, recordings=("dir0",), name="run", config=None, **setup):
+def check(folder, model=None, recording="dir0", name="run", config=None, **setup):
     run = SimpleNamespace(
         name=name,
         folder=folder / "runs" / name,
         setup=setup_in(folder, **setup),
         config=config or {},
+        data={f"0/{recording}: events.raw": "a hash"},
     )
-    require_recordable(run, model or Tied(), recordings)
+    require_recordable(run, model or Tied())
 
 
 class ExtraState(Tied):
@@ -56,7 +57,7 @@ def test_tied_weights_are_accepted_and_saved_and_nothing_is_left(tmp_path):
     ("message", "changes"),
     [
         ("cannot be recorded, as it is not UTF-8; rename it", {"command": "run --data \udcff"}),
-        ("cannot be recorded, as it is not UTF-8; rename it", {"recordings": ["a", "b\udcff"]}),
+        ("cannot be recorded, as it is not UTF-8; rename it", {"recording": "b\udcff"}),
         ("cannot be recorded, as it is not UTF-8; rename it", {"config": {"a": {"b": ["\udcff"]}}}),
         ("ExtraState: its state dict cannot be saved", {"model": ExtraState()}),
         ("Tied: its state dict cannot be saved", {"model": with_buffer(torch.eye(3).to_sparse())}),

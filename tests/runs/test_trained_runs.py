@@ -77,6 +77,33 @@ def test_the_same_command_goes_on_where_it_stopped(straight, tiny_world, tmp_pat
     assert "peak_lr" in (tracking / "config.py").read_text()
 
 
+def test_parts_of_a_training_in_other_environments_are_listed(straight, tiny_world, tmp_path):
+    for step, deterministic in ((1, False), (2, True), (4, False)):
+        with stopped_after(step), pytest.raises(KeyboardInterrupt):
+            run(tiny_world, tmp_path, deterministic=deterministic)
+    record = run(tiny_world, tmp_path, deterministic=True)  # only evaluates
+    environment = record.environment.model_dump()
+    assert environment["deterministic"] is True
+    assert environment["parts"] == [
+        {"steps": [0, 1], "deterministic": False},
+        {"steps": [1, 2], "deterministic": True},
+        {"steps": [2, 4], "deterministic": False},
+    ]
+    assert "parts" not in straight[1].environment.model_dump()
+
+
+def test_checkpoints_that_a_killed_run_left_after_its_record_are_removed(
+    straight, tiny_world, tmp_path, capsys
+):
+    shutil.copytree(straight[0], tmp_path, dirs_exist_ok=True)
+    folder = tmp_path / "runs" / straight[1].name
+    for step in (3, 4):
+        save_checkpoint(folder, step, {"run": folder.name})
+    assert run(tiny_world, tmp_path) == straight[1]
+    assert "already complete" in capsys.readouterr().err
+    assert not list(folder.glob("step-*"))
+
+
 def test_a_tracker_is_refused_at_once_where_it_is_not_installed(tmp_path, monkeypatch):
     monkeypatch.setattr("tespec.runs.setup.find_spec", lambda package: None)
     with pytest.raises(
@@ -132,9 +159,8 @@ def test_an_evaluation_that_fails_keeps_the_training(
         monkeypatch.setattr(Trainer, "train_step", fail)
     resumed = run(tiny_world, tmp_path)
     assert resumed.metrics == straight[1].metrics
-    assert [path.name for path in (tmp_path / "runs" / resumed.name).iterdir()] == [
-        "model.safetensors"
-    ]
+    remaining = {path.name for path in (tmp_path / "runs" / resumed.name).iterdir()}
+    assert remaining == {"model.safetensors", "data.json"}
 
 
 def test_a_training_out_of_memory_names_what_saves_memory(tiny_world, tmp_path, monkeypatch):
@@ -173,7 +199,8 @@ def test_leaves_weights_and_a_record_with_the_features_of_every_stage(pretrainin
     assert all(
         set(each) == {"std", "rank"} and min(each.values()) > 0 for each in record.groups.values()
     )
-    assert list(result.weights.parent.iterdir()) == [result.weights]
+    remaining = {path.name for path in result.weights.parent.iterdir()}
+    assert remaining == {"backbone.safetensors", "data.json"}
 
 
 def test_workers_and_a_stop_change_nothing(pretraining, tiny_world, tmp_path):

@@ -9,11 +9,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tespec.core.errors import UserError
-from tespec.core.files import write_all
+from tespec.core.files import sha256_of, write_all
 from tespec.training.checkpoint import (
+    OVERWRITTEN,
     newest_complete,
     read_checkpoint,
     remove_checkpoints,
+    remove_leftovers,
     remove_unfinished,
     save_checkpoint,
     start_again,
@@ -210,3 +212,18 @@ def test_a_checkpoint_with_a_damaged_directory_is_skipped(tmp_path):
     )  # the number of a disk, which zipfile does not check
     path.write_bytes(content[:position] + bytes([content[position] ^ 1]) + content[position + 1 :])
     assert newest_complete(tmp_path) == (older, [path.name])
+
+
+def test_leftovers_are_those_of_a_complete_training_that_replaces_no_record(tmp_path):
+    folder = tmp_path / "run"
+    record = tmp_path / "record.json"
+    record.write_text("old")
+    save_checkpoint(folder, 3, CONTENT)
+    remove_leftovers(folder, record, 4)  # stopped: the same run may have other results
+    save_checkpoint(folder, 4, CONTENT)
+    (folder / OVERWRITTEN).write_text(sha256_of(record))
+    remove_leftovers(folder, record, 4)  # stopped before the record was replaced
+    assert len(names(folder)) == 3
+    record.write_text("new")
+    remove_leftovers(folder, record, 4)
+    assert names(folder) == []

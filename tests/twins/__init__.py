@@ -2,6 +2,8 @@
 
 import shutil
 
+from tespec.core.hashes import checksums, fingerprint_of
+from tespec.datasets.recording import contents_of
 from tespec.runs.data import Data, settings_of
 from tespec.tasks import import_tasks
 from tespec.tasks.base import open_dataset
@@ -18,3 +20,8 @@ def opened(root, dataset, *changes, arch="recurrent"):
     """Open the data set of the sample world in `root` with the settings of its task."""
     import_tasks()
     return open_dataset(settings_of(Data(root, "sample"), dataset, arch, "sample", changes), root)
+
+
+def fingerprint(*splits):
+    """Fingerprint of the data of recordings."""
+    return fingerprint_of(checksums(contents_of(*splits)))
