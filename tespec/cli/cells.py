@@ -31,7 +31,16 @@ from tespec.runs.data import Data, find_data, find_unlabelled, settings_of
 from tespec.runs.finetune import CellSpec, finetune
 from tespec.runs.identity import pretraining_cell
 from tespec.runs.pretrain import pretrain
-from tespec.runs.references import PRIOR, Prior, label_prior, probe, require_supported
+from tespec.runs.references import (
+    CONTROL,
+    PRIOR,
+    Control,
+    Prior,
+    label_prior,
+    positive_control,
+    probe,
+    require_supported,
+)
 from tespec.runs.required import required_network
 from tespec.runs.run import WEIGHTS
 from tespec.runs.setup import Setup
@@ -60,8 +69,11 @@ def run_probe(cell: CellOptions, setup: Setup, given: Sequence[str]) -> None:
 
 
 def run_reference(cell: CellOptions, setup: Setup, given: Sequence[str]) -> None:
-    """Score the label prior of a task; arguments as in `run_finetuning`."""
+    """Score a reference of a task; arguments as in `run_finetuning`."""
     spec = build_spec(cell, setup)
+    if spec.method is Control:
+        run_seeds(spec, positive_control, cell, given)
+        return
     require_supported(spec.settings, is_probe=False)
     run_seeds(spec, label_prior, cell, given)
 
@@ -78,16 +90,18 @@ def build_spec(cell: CellOptions, setup: Setup) -> CellSpec:
     """
     task = str(read_config("tasks", cell.task))
     profile = read_config("profiles", cell.training.profile)
-    name = cell.method or PRIOR
-    method = find_method(name) if cell.method else Prior
-    arch = "feedforward" if cell.reference else cell.arch
+    name = str(cell.method or cell.reference)
+    references: dict[str, type[Method]] = {PRIOR: Prior, CONTROL: Control}
+    method = references[name] if cell.reference else find_method(name)
+    arch = "feedforward" if method is Prior else cell.arch
     method.require(name, arch)
     data = find_data(task, cell.data, profile, planned=cell.training.dry_run)
     network = network_of(cell.training.backbone, method)
+    changes = cell.finetuning_changes
     return CellSpec(
         name=name,
         method=method,
-        settings=settings_of(data, task, arch, profile, cell.finetuning_changes, network),
+        settings=settings_of(data, task, arch, profile, changes, network, frozen=cell.frozen),
         data=data,
         checkpoint=fetch(cell.checkpoint),
         seed=cell.seeds[0],
@@ -95,7 +109,6 @@ def build_spec(cell: CellOptions, setup: Setup) -> CellSpec:
         pretraining_changes=cell.pretraining_changes,
         split=cell.split,
         pretraining_seed=cell.pretraining_seed,
-        freeze=cell.freeze,
     )
 
 
@@ -148,7 +161,7 @@ def print_cost(cell: CellOptions, setup: Setup) -> None:
     spec.validate(planned=True)
     settings = spec.resolve_settings()
     size = input_size(settings, settings.task, spec.data.sensor(settings.sensor))
-    estimate = estimate_training(settings, size, freeze=spec.freeze)
+    estimate = estimate_training(settings, size)
     print(estimate.report(spec.data.title, setup, cell.training.gpus))
     if spec.pretrains and spec.data.is_sample:
         words = ["tespec", "pretrain", "--method", spec.name, "--profile", settings.profile]
@@ -211,10 +224,9 @@ def print_settings(name: str, cell: CellOptions) -> None:
         print(f"{name}, {cell.arch}, profile {profile}")
         described = data.description.overrides() if data else {}
         network = network_of(backbone, Method)
-        settings = config.finetuning_settings(
-            name, cell.arch, profile, cell.changes, described, network
-        )
-        layers = config.cell_layers(name, cell.arch, profile, cell.changes, described)
+        options = (name, cell.arch, profile, cell.changes, described)
+        settings = config.finetuning_settings(*options, network, frozen=cell.frozen)
+        layers = config.cell_layers(*options, frozen=cell.frozen)
     else:
         method = find_method(name)
         facts = {name: asdict(method.row)}

@@ -228,7 +228,7 @@ def select(
     where: Mapping[str, str],
     by: str = "",
     free: Iterable[str] = (),
-    kinds: Sequence[str] = ("evaluation", "reference"),
+    kinds: Sequence[str] = ("evaluation", "reference", "control"),
 ) -> tuple[pd.DataFrame, list[str]]:
     """Select the records that tables show.
 

@@ -302,7 +302,7 @@ def _placed(score: Number, last: Mapping[Hashable, Number]) -> Number:
     near = last.get((score["method"], score["arch"])) or last.get(score["method"])
     if near:
         return score | {"place": near["place"], "group": near["group"]}
-    is_reference = score["kind"] == "reference"
+    is_reference = score["kind"] != "evaluation"
     group = "References" if is_reference else score["group"]
     return score | {"place": (200 if is_reference else 100, group, 0), "group": group}
 

@@ -146,15 +146,12 @@ class TrainingEstimate(NamedTuple):
         return "\n".join(lines)
 
 
-def estimate_training(
-    settings: Finetuning | Pretraining, size: Size, *, freeze: bool = False
-) -> TrainingEstimate:
+def estimate_training(settings: Finetuning | Pretraining, size: Size) -> TrainingEstimate:
     """Build a training's network on `meta`.
 
     Args:
         settings: of the fine-tuning or pre-training.
         size: of the histograms, (H, W) in px.
-        freeze: whether the backbone of a fine-tuning is frozen.
     """
     if isinstance(settings, Pretraining):
         data = open_pretraining(settings, None, size)
@@ -166,7 +163,7 @@ def estimate_training(
     task: Any = find_task(settings)
     with META:
         model = task.network(settings, random_backbone(settings, size))
-    if freeze:
+    if settings.frozen:
         model.freeze_backbone()
     return TrainingEstimate(
         settings, model, size, lambda lanes: task.blank_batch(settings, size, lanes, META)
@@ -174,12 +171,7 @@ def estimate_training(
 
 
 def require_memory(
-    settings: Finetuning | Pretraining,
-    size: Size,
-    setup: Setup,
-    device: torch.device,
-    *,
-    freeze: bool = False,
+    settings: Finetuning | Pretraining, size: Size, setup: Setup, device: torch.device
 ) -> None:
     """Refuse a training that needs more memory than its device has; all ranks decide alike.
 
@@ -190,7 +182,6 @@ def require_memory(
         size: of the backbone's input, (H, W) in px.
         setup: options of the run.
         device: on which this rank trains.
-        freeze: whether the backbone is frozen.
 
     Raises:
         UserError: with the options that reduce the memory.
@@ -200,7 +191,7 @@ def require_memory(
     # CPUs have no fused attention
     setup = replace(setup, deterministic=setup.deterministic or on_cpu)
     try:
-        estimate = estimate_training(settings, size, freeze=freeze)
+        estimate = estimate_training(settings, size)
         needed = estimate.cost(setup, processes).memory
     except Exception as error:
         log(f"memory is not checked before the training: {one_line(str(error))[:200]}")

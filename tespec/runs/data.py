@@ -162,6 +162,8 @@ def settings_of(
     profile: str | None = None,
     changes: Sequence[str] = (),
     network: str = "swin",
+    *,
+    frozen: bool = False,
 ) -> Finetuning:
     """Resolve the settings of a cell on this data, whose `dataset.json` may override splits.
 
@@ -172,10 +174,11 @@ def settings_of(
         profile: name of the profile.
         changes: `KEY=VALUE` settings of the user.
         network: name of a backbone or a kind of network.
+        frozen: whether only the head is trained.
     """
-    return finetuning_settings(
-        task, arch, profile or data.profile, changes, data.description.overrides(), network
-    )
+    profile = profile or data.profile
+    of_data = data.description.overrides()
+    return finetuning_settings(task, arch, profile, changes, of_data, network, frozen=frozen)
 
 
 def same_world(data: Data, dataset: str) -> Data:
