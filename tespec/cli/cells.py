@@ -24,9 +24,10 @@ from tespec.core import config
 from tespec.core.distributed import is_first
 from tespec.core.errors import UserError
 from tespec.core.settings import Pretraining, default_values
+from tespec.datasets.base import TEST
 from tespec.pretraining.method import Method, find_method
 from tespec.registry import METHODS
-from tespec.runs.cost import estimate_training, input_size
+from tespec.runs.cost import estimate_training, evaluated_windows, input_size
 from tespec.runs.data import Data, find_data, find_unlabelled, settings_of
 from tespec.runs.finetune import CellSpec, finetune
 from tespec.runs.identity import pretraining_cell
@@ -161,8 +162,10 @@ def print_cost(cell: CellOptions, setup: Setup) -> None:
     spec.validate(planned=True)
     settings = spec.resolve_settings()
     size = input_size(settings, settings.task, spec.data.sensor(settings.sensor))
+    is_official = spec.split == TEST and not spec.data.is_sample
+    windows = evaluated_windows(settings) if is_official else 0
     estimate = estimate_training(settings, size)
-    print(estimate.report(spec.data.title, setup, cell.training.gpus))
+    print(estimate.report(spec.data.title, setup, cell.training.gpus, windows))
     if spec.pretrains and spec.data.is_sample:
         words = ["tespec", "pretrain", "--method", spec.name, "--profile", settings.profile]
         if cell.training.backbone:
