@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,6 @@ from tespec.runs.references import (
     Control,
     Prior,
     label_prior,
-    positive_control,
     probe,
     require_supported,
 )
@@ -51,32 +51,22 @@ from tespec.weights.files import read_recipe
 from tespec.weights.load import fetch
 
 
-def run_finetuning(cell: CellOptions, setup: Setup, given: Sequence[str]) -> None:
-    """Fine-tune and evaluate a cell, once for each seed.
+def run_cell(cell: CellOptions, setup: Setup, given: Sequence[str]) -> None:
+    """Compute a cell or a reference, once for each seed, and print the results.
 
     Args:
         cell: options of the cell.
         setup: options of how and where to run.
         given: arguments of the command line, for the record.
     """
-    run_seeds(build_spec(cell, setup), finetune, cell, given)
-
-
-def run_probe(cell: CellOptions, setup: Setup, given: Sequence[str]) -> None:
-    """Probe the features of a cell's initial backbone; arguments as in `run_finetuning`."""
     spec = build_spec(cell, setup)
-    require_supported(spec.settings, is_probe=True)
-    run_seeds(spec, probe, cell, given)
-
-
-def run_reference(cell: CellOptions, setup: Setup, given: Sequence[str]) -> None:
-    """Score a reference of a task; arguments as in `run_finetuning`."""
-    spec = build_spec(cell, setup)
-    if spec.method is Control:
-        run_seeds(spec, positive_control, cell, given)
-        return
-    require_supported(spec.settings, is_probe=False)
-    run_seeds(spec, label_prior, cell, given)
+    measure: Callable[[CellSpec], Record] = finetune
+    if cell.probe or cell.reference == PRIOR:
+        require_supported(spec.settings, is_probe=cell.probe)
+        measure = probe if cell.probe else label_prior
+    elif cell.reference == CONTROL:
+        measure = partial(finetune, kind="control")
+    run_seeds(spec, measure, cell, given)
 
 
 def build_spec(cell: CellOptions, setup: Setup) -> CellSpec:

@@ -237,13 +237,13 @@ def print_hours(jobs: Sequence[Job]) -> None:
             task, arch, profile, changes, network=backbone, frozen=frozen
         )
         estimate = estimate_training(settings, input_size(settings, task))
-        windows = evaluated_windows(settings)
-        hours = estimate.hours(estimate.cost(Setup()), "H100 SXM", windows)
+        cost = estimate.cost(Setup())
+        hours = estimate.hours(cost, "H100 SXM", evaluated_windows(settings))
         total += count * hours
-        words = [task, arch, backbone, "frozen" if frozen else "full"]
-        print(f"{', '.join(words)}: {count} x {hours:.2f} h on an H100, evaluation included")
+        cell = f"{task}, {arch}, {backbone}{', frozen' * frozen}"
+        print(f"{cell}: {count} x {hours:.2f} h of an H100, evaluation included")
     if counts:
-        print(f"fine-tunings: {total:.1f} h on an H100, without data loading and pre-trainings")
+        print(f"fine-tunings: {total:.1f} h of an H100, without data loading and pre-trainings")
 
 
 def changed(plan: Plan, options: Options) -> Plan:

@@ -42,8 +42,8 @@ from tespec.weights.load import (
     SEED,
     TRAINED_ON,
     PretrainingData,
-    check_labels,
     pretraining_data_of,
+    require_same_labels,
 )
 
 
@@ -240,7 +240,8 @@ def prepare_run(kind: Kind, spec: CellSpec, **config: str) -> tuple[Run, Any, An
     seed_everything(derive_seed(spec.seed, "model"))
     model = task.model()
     weights = spec.method.initialise(model.backbone, checkpoint)
-    check_labels(weights, fingerprint(task.train), checkpoint, is_control=kind == "control")
+    if kind == "control":
+        require_same_labels(weights, fingerprint(task.train), checkpoint)
     if weights.loaded:
         log(weights.summary())
     start, pretraining = start_of(weights.recipe, weights.sha256, checkpoint)

@@ -24,7 +24,7 @@ from tespec.metrics.priors import box_prior, class_prior, depth_prior
 from tespec.metrics.segmentation import IGNORE, confusion, scores
 from tespec.models import Backbone
 from tespec.pretraining.method import Method, TableRow
-from tespec.runs.finetune import CellSpec, finetune, outcome_of, prepare_run
+from tespec.runs.finetune import CellSpec, outcome_of, prepare_run
 from tespec.runs.run import Outcome, Run, run_or_load
 from tespec.tasks.base import features_player
 from tespec.tasks.play import play
@@ -146,11 +146,6 @@ def prior_of(task: Any) -> Tensor | Boxes:
         f"is not defined for {settings.kind}",
         "choose another task",
     )
-
-
-def positive_control(spec: CellSpec) -> Record:
-    """Train a new head on the backbone of a fine-tuned network, or load the record."""
-    return finetune(spec, "control")
 
 
 def probe(spec: CellSpec) -> Record:

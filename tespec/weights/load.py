@@ -263,28 +263,15 @@ def pretraining_data_of(path: Path) -> PretrainingData:
     return PretrainingData(next((known.data for known in FORMATS if known.name == name), ""))
 
 
-def check_labels(
-    weights: WeightsReport, trained_on: str, where: object, *, is_control: bool
-) -> None:
-    """Refuse weights that were trained on the labels of the same recordings.
+def require_same_labels(weights: WeightsReport, trained_on: str, where: object) -> None:
+    """Refuse a positive control that was not trained on the labels of the same recordings.
 
     Args:
-        weights: to be evaluated.
+        weights: of a fine-tuned network.
         trained_on: hash of the recordings.
         where: file that the error names.
-        is_control: whether they are a positive control, which must be trained on these labels.
-
-    Raises:
-        UserError: the weights were trained on these labels, or the control was not.
     """
-    saw_labels = weights.recipe.get(TRAINED_ON) == trained_on
-    if saw_labels and not is_control:
-        raise UserError(
-            where,
-            "was already trained on the labels of these recordings",
-            "train it on other recordings, such as a sample world with another seed",
-        )
-    if is_control and not saw_labels:
+    if weights.recipe.get(TRAINED_ON) != trained_on:
         raise UserError(
             where,
             "was not trained on the labels of these recordings, so it is no positive control",

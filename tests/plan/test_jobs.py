@@ -329,7 +329,7 @@ UNKNOWN = [
     ({"ablations": ["maskin"]}, "plan a, ablation maskin: no such table; choose from masking"),
     ({"cells": [CELL], "set": ["batch_sise=2"]}, "batch_sise"),
     ({"cells": [CELL], "set": ["batch_size"]}, "no '='"),
-    ({"cells": [CELL], "profile": "huge"}, "choose from demo, paper, sample"),
+    ({"cells": [CELL], "profile": "huge"}, "choose from demo, paper, quick, sample"),
 ]
 
 
