@@ -88,11 +88,12 @@ def build_spec(cell: CellOptions, setup: Setup) -> CellSpec:
     method.require(name, arch)
     data = find_data(task, cell.data, profile, planned=cell.training.dry_run)
     network = network_of(cell.training.backbone, method)
-    changes = cell.finetuning_changes
     return CellSpec(
         name=name,
         method=method,
-        settings=settings_of(data, task, arch, profile, changes, network, frozen=cell.frozen),
+        settings=settings_of(
+            data, task, arch, profile, cell.finetuning_changes, network, frozen=cell.frozen
+        ),
         data=data,
         checkpoint=fetch(cell.checkpoint),
         seed=cell.seeds[0],
@@ -152,8 +153,7 @@ def print_cost(cell: CellOptions, setup: Setup) -> None:
     spec.validate(planned=True)
     settings = spec.resolve_settings()
     size = input_size(settings, settings.task, spec.data.sensor(settings.sensor))
-    is_official = spec.split == TEST and not spec.data.is_sample
-    windows = evaluated_windows(settings) if is_official else 0
+    windows = 0 if spec.data.is_sample or spec.split != TEST else evaluated_windows(settings)
     estimate = estimate_training(settings, size)
     print(estimate.report(spec.data.title, setup, cell.training.gpus, windows))
     if spec.pretrains and spec.data.is_sample:

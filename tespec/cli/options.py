@@ -237,8 +237,9 @@ def check_cell(cell: CellOptions) -> None:
     verb = "are" if len(missing) > 1 else "is"
     refuse(bool(missing), f"{' and '.join(missing)} {verb} required (see --list)")
     check_names(cell.plugins, cell.data, method=cell.method, task=task, profile=profile)
-    changes = cell.finetuning_changes
-    cell_facts(str(task), cell.arch, profile or "paper", changes, frozen=cell.frozen)
+    cell_facts(
+        str(task), cell.arch, profile or "paper", cell.finetuning_changes, frozen=cell.frozen
+    )
     refuse_unknown_changes(cell.pretraining_changes)
     register_methods()
 

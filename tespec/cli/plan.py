@@ -236,12 +236,17 @@ def print_hours(jobs: Sequence[Job]) -> None:
         settings = finetuning_settings(
             task, arch, profile, changes, network=backbone, frozen=frozen
         )
-        estimate = estimate_training(settings, input_size(settings, task))
-        cost = estimate.cost(Setup())
-        hours = estimate.hours(cost, "H100 SXM", evaluated_windows(settings))
+        name = f"{task}, {arch}, {backbone}{', frozen' * frozen}"
+        try:
+            estimate = estimate_training(settings, input_size(settings, task))
+            cost = estimate.cost(Setup())
+        except UserError as error:
+            print(f"{name}: hours unknown: {error}")
+            continue
+        windows = evaluated_windows(settings)
+        hours = estimate.hours(cost, "H100 SXM", windows)
         total += count * hours
-        cell = f"{task}, {arch}, {backbone}{', frozen' * frozen}"
-        print(f"{cell}: {count} x {hours:.2f} h of an H100, evaluation included")
+        print(f"{name}: {count} x {hours:.2f} h of an H100, with {windows:,} windows of evaluation")
     if counts:
         print(f"fine-tunings: {total:.1f} h of an H100, without data loading and pre-trainings")
 

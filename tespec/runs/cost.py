@@ -164,8 +164,8 @@ class TrainingEstimate(NamedTuple):
                 line += "; too small: use --recompute, --accumulate N, or more GPUs"
             lines.append(line)
         lines.append(
-            f"Hours are for the steps and {windows:,} windows of evaluation at {100 * self.mfu:.0f} % "
-            "of peak throughput, without data loading."
+            f"Hours are for the steps and {windows:,} windows of evaluation at "
+            f"{100 * self.mfu:.0f} % of peak throughput, without data loading."
         )
         return "\n".join(lines)
 

@@ -176,9 +176,15 @@ def settings_of(
         network: name of a backbone or a kind of network.
         frozen: whether only the head is trained.
     """
-    profile = profile or data.profile
-    of_data = data.description.overrides()
-    return finetuning_settings(task, arch, profile, changes, of_data, network, frozen=frozen)
+    return finetuning_settings(
+        task,
+        arch,
+        profile or data.profile,
+        changes,
+        data.description.overrides(),
+        network,
+        frozen=frozen,
+    )
 
 
 def same_world(data: Data, dataset: str) -> Data:
