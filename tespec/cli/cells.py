@@ -29,7 +29,7 @@ from tespec.datasets.base import TEST
 from tespec.pretraining.method import Method, find_method
 from tespec.registry import METHODS
 from tespec.runs.cost import estimate_training, evaluated_windows, input_size
-from tespec.runs.data import Data, find_data, find_unlabelled, settings_of
+from tespec.runs.data import SAMPLE, Data, find_data, find_unlabelled, settings_of
 from tespec.runs.finetune import CellSpec, finetune
 from tespec.runs.identity import pretraining_cell
 from tespec.runs.pretrain import pretrain
@@ -158,6 +158,7 @@ def print_cost(cell: CellOptions, setup: Setup) -> None:
     print(estimate.report(spec.data.title, setup, cell.training.gpus, windows))
     if spec.pretrains and spec.data.is_sample:
         words = ["tespec", "pretrain", "--method", spec.name, "--profile", settings.profile]
+        words += ["--data", SAMPLE]
         if cell.training.backbone:
             words += ["--backbone", cell.training.backbone]
         for change in spec.pretraining_changes:

@@ -23,14 +23,14 @@ from tespec.cli.options import (
     read_config,
 )
 from tespec.comparison.cell import SAMPLE
-from tespec.comparison.records import Key, Record, read_records
+from tespec.comparison.records import Key, Record
 from tespec.core.config import finetuning_settings, names
 from tespec.core.errors import UserError
 from tespec.core.paths import RESULTS, RUNS
 from tespec.core.progress import log
 from tespec.plan import jobs as plans
 from tespec.plan.execute import PlannedRun, make_executor, run_all, sbatch_script
-from tespec.plan.jobs import PRETRAINING, Job, Plan
+from tespec.plan.jobs import Job, Plan
 from tespec.registry import register_methods
 from tespec.runs.setup import Advanced, NonNegativeInt, PositiveInt, Setup
 
@@ -64,7 +64,9 @@ class Options:
     """Options of running a plan."""
 
     only: Annotated[
-        tuple[str, ...], Words, Parameter(help="run only these tasks, methods, ablations or kinds")
+        tuple[str, ...],
+        Words,
+        Parameter(help="run only these tasks, methods, ablations, kinds, or full or frozen"),
     ] = ()
     seeds: Annotated[
         tuple[NonNegativeInt, ...], Words, Parameter(help="seeds instead of the plan's")
@@ -159,11 +161,9 @@ def plan(
     jobs = plans.select(plans.expand(plan, options.seeds), options.only)
     check_methods(plan, jobs)
     results = options.results
-    records, problems = read_records(results) if results.exists() else ([], [])
+    finished, problems = plans.finished_runs(jobs, results)
     for problem in problems:
         log(f"skipped: {problem}")
-    oldest_first = sorted(records, key=lambda record: record.written)
-    finished = {record.key: record for record in oldest_first}
     missing = plans.missing_jobs(jobs, finished, options.runs)
     left = set(missing)
     done = [job for job in jobs if job not in left]
@@ -178,7 +178,7 @@ def plan(
             folder = options.runs / "logs" / plan.name / "submitted"
             print(sbatch_script(make_executor("slurm", options.slurm, folder)))
         for job in missing:
-            print(shlex.join(["tespec", *arguments_of(plan, job, finished, options)]))
+            print(shlex.join(["tespec", *arguments_of(job, finished, options)]))
         print_hours(missing)
         return 0
     folders = {job.data for job in missing if job.data != SAMPLE}
@@ -192,7 +192,7 @@ def plan(
     failed = run_jobs(plan, missing, finished, options) if missing else {}
     for job_name, reason in failed.items():
         print(f"failed: {job_name}: {reason}")
-    pretrainings = [job for job in missing if job.cell.kind == PRETRAINING]
+    pretrainings = [job for job in missing if job.cell.kind == "pretraining"]
     print_pretrainings([job for job in pretrainings if job.name not in failed], results)
     if plan.show:
         show_table(plan.show, results)
@@ -297,11 +297,10 @@ def check_methods(plan: Plan, jobs: Sequence[Job]) -> None:
             )
 
 
-def arguments_of(plan: Plan, job: Job, finished: dict[Key, Record], options: Options) -> list[str]:
+def arguments_of(job: Job, finished: dict[Key, Record], options: Options) -> list[str]:
     """Arguments of `tespec` for a job, without its folders.
 
     Args:
-        plan: gives the gradient accumulation steps.
         job: the run.
         finished: records by key; without that of its pre-training, its weights are a
             placeholder.
@@ -314,8 +313,6 @@ def arguments_of(plan: Plan, job: Job, finished: dict[Key, Record], options: Opt
         if record is not None:
             checkpoint = plans.weights_path(record, options.runs)
     words = plans.command(job, checkpoint)
-    if plan.accumulate > 1:
-        words += ["--accumulate", str(plan.accumulate)]
     for file in options.plugins:
         words += ["--import", str(file)]
     return [*words, *shlex.split(options.run_args)]
@@ -340,8 +337,8 @@ def run_jobs(
     threads = ["--threads", str(plan.threads)] if plan.threads else []
 
     def arguments(job: Job) -> list[str]:
-        first = plans.find_record(job.upstream, results) if job.upstream else None
-        words = arguments_of(plan, job, finished | ({first.key: first} if first else {}), options)
+        new, _ = plans.finished_runs([job.upstream], results) if job.upstream else ({}, [])
+        words = arguments_of(job, finished | new, options)
         return ["-m", "tespec.cli", *words, *folders, *threads]
 
     tasks = [
@@ -371,12 +368,12 @@ def print_pretrainings(jobs: Sequence[Job], results: Path) -> None:
         jobs: the finished pre-trainings.
         results: folder of records.
     """
-    for job in jobs:
-        if record := plans.find_record(job, results):
-            losses = {k: value for k, value in record.metrics.items() if k.startswith("loss")}
-            picture = results / "pictures" / f"{record.name}.png"
-            suffix = f"; picture: {picture}" if picture.is_file() else ""
-            print(f"{record.name}: {format_metrics(losses, 3)}{suffix}")
+    finished, _ = plans.finished_runs(jobs, results)
+    for record in (finished[job.key] for job in jobs if job.key in finished):
+        losses = {name: value for name, value in record.metrics.items() if name.startswith("loss")}
+        picture = results / "pictures" / f"{record.name}.png"
+        suffix = f"; picture: {picture}" if picture.is_file() else ""
+        print(f"{record.name}: {format_metrics(losses, 3)}{suffix}")
 
 
 def show_table(name: str, results: Path) -> None:

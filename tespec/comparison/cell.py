@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, field, fields
+from dataclasses import asdict, field
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
@@ -20,6 +20,7 @@ from tespec.core.errors import UserError
 RESULTS_VERSION = 3
 OWN_WEIGHTS: Literal["own weights"] = "own weights"
 SAMPLE = "sample"  # data of the sample world
+DIGITS = 12  # of the hash in the name of a run
 PAPER = "paper"  # profile with the paper's settings
 # names in the paper's tables of the paper's networks
 NETWORKS = {"swin_tiny": "Swin-T/7", "resnet50": "ResNet50"}
@@ -60,8 +61,7 @@ class Cell:
     @cached_property
     def text(self) -> str:
         """The cell as JSON; equal cells have equal texts."""
-        # `asdict` copies each value, which takes most of the time of reading records.
-        return json.dumps(self, default=_facts, sort_keys=True, allow_nan=False)
+        return json.dumps(asdict(self), sort_keys=True, allow_nan=False)
 
     @property
     def evaluation(self) -> str:
@@ -92,10 +92,6 @@ class Cell:
 Start = Cell | Literal["", "own weights"]
 
 
-def _facts(cell: Cell) -> dict[str, Any]:
-    return {fact.name: getattr(cell, fact.name) for fact in fields(cell)}
-
-
 def run_name(cell: Cell, seed: int, data_fingerprint: str, start_sha256: str) -> str:
     """Name of a run, of its record and of its folder; it ends in a hash of everything given.
 
@@ -106,7 +102,7 @@ def run_name(cell: Cell, seed: int, data_fingerprint: str, start_sha256: str) ->
         start_sha256: hash of the initial weights, with those that are random.
     """
     facts = [cell.text, seed, data_fingerprint, start_sha256]
-    digest = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:12]
+    digest = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:DIGITS]
     return f"{name_prefix(cell, seed)}{digest}"
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import glob
 import gzip
 import json
 import os
@@ -11,18 +9,26 @@ import platform
 import re
 import subprocess
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from datetime import datetime, timezone
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    ValidationError,
+    WrapValidator,
+    model_validator,
+)
 from pydantic_core import to_jsonable_python
 
 import tespec
-from tespec.comparison.cell import Cell, differences, name_prefix, run_name
+from tespec.comparison.cell import DIGITS, Cell, differences, name_prefix, run_name
 from tespec.core.errors import UserError
 from tespec.core.files import atomic_write, regular_file, write_all
 from tespec.core.paths import PACKAGES, REPOSITORY, RESULTS
@@ -34,9 +40,19 @@ ARCHIVE = "records.jsonl.gz"  # finished records in one file, one per line
 PER_MICRO_BATCH = "batch normalisation, Dice, contrastive losses and their queues"
 
 REMEDY = "remove it, or run again with --overwrite"
+NAME = re.compile(rb'\{"format":\d+,"name":"([^"\\]+)"')  # start of a line of the archive
 # cell, seed and pre-training of a run, see `Record.pretraining`
 Key = tuple[Cell, int, int | str | None]
 Numbers = dict[str, float | None]  # None: the number was not finite
+_cells: dict[str, Cell] = {}
+
+
+def _shared(facts: Any, build: Callable[[Any], Cell]) -> Cell:
+    # Thousands of records have few cells: each is validated once.
+    text = repr(facts)
+    if text not in _cells:
+        _cells[text] = build(facts)
+    return _cells[text]
 
 
 class Weights(BaseModel):
@@ -78,7 +94,7 @@ class Record(BaseModel):
 
     format: Literal[5] = 5  # version of the file format
     name: str  # of the file and of the run's folder, see `run_name`
-    cell: Cell
+    cell: Annotated[Cell, WrapValidator(_shared)]
     seed: int
     # which pre-training the run starts from: its seed, or the hash of an own file of weights
     pretraining: int | str | None = None
@@ -117,17 +133,13 @@ class Record(BaseModel):
         return self.cell, self.seed, self.pretraining
 
 
-def new_record(*, cell: Cell, seed: int, data_fingerprint: str, **fields: Any) -> Record:
+def new_record(**fields: Any) -> Record:
     """Create the record of a run that has just finished, from all fields but name and date."""
-    start_sha256 = fields.get("start_sha256", "")
-    fields |= {
-        "name": run_name(cell, seed, data_fingerprint, start_sha256),
-        "cell": cell,
-        "seed": seed,
-        "data_fingerprint": data_fingerprint,
-        "written": datetime.now(timezone.utc).replace(microsecond=0),
-    }
-    return _validated(json.dumps(to_jsonable_python(fields, fallback=str)), fields["name"])
+    identity = ("cell", "seed", "data_fingerprint", "start_sha256")
+    name = run_name(*(fields.get(field, "") for field in identity))
+    written = datetime.now(timezone.utc).replace(microsecond=0)
+    facts = to_jsonable_python(fields | {"name": name, "written": written}, fallback=str)
+    return _validated(json.dumps(facts), name)
 
 
 def write_record(record: Record, results: Path) -> Path:
@@ -166,14 +178,18 @@ def find_record(results: Path, name: str) -> Record | None:
     path = record_path(results, name)
     if path.is_file():
         return _read_record(path)
-    archive = results / ARCHIVE
-    lines = _read_lines(archive) if archive.is_file() else []
-    texts = [line for line in lines if f'"name":"{name}"' in line]
-    return _validated(texts[0], archive) if texts else None
+    archived = _archived(results, name.__eq__)
+    return archived[0]() if archived else None
 
 
-def read_records(results: Path) -> tuple[list[Record], list[str]]:
-    """Read all records of a results folder.
+def read_records(
+    results: Path, prefixes: Collection[str] | None = None
+) -> tuple[list[Record], list[str]]:
+    """Read the records of a results folder.
+
+    Args:
+        results: results folder.
+        prefixes: by `name_prefix`, of the runs whose records are read; None: of all.
 
     Returns:
         Records by name, and one line for each file or line that is not a record.
@@ -182,45 +198,40 @@ def read_records(results: Path) -> tuple[list[Record], list[str]]:
         UserError: the folder is not a results folder.
     """
     problems: list[str] = []
-    was_enabled = gc.isenabled()
-    gc.disable()  # parsing makes many objects and no cycles; a quarter less time
-    try:
-        records = list(iter_records(results, problems))
-    finally:
-        if was_enabled:
-            gc.enable()
+    records = iter_records(results, problems, prefixes)
     return sorted(records, key=lambda record: record.name), problems
 
 
-def iter_records(results: Path, problems: list[str]) -> Iterator[Record]:
+def iter_records(
+    results: Path, problems: list[str], prefixes: Collection[str] | None = None
+) -> Iterator[Record]:
     """Yield the records in `runs/*.json`, then others in `records.jsonl.gz`, one at a time.
 
     Args:
         results: results folder.
         problems: gets one line for each file or line that is not a record.
+        prefixes: as in `read_records`.
 
     Raises:
         UserError: the folder is not a results folder.
     """
     require_results_folder(results)
-    names = set()
-    for path in sorted((results / "runs").glob("*.json")):
-        try:
-            record = _read_record(path)
-        except UserError as error:
-            problems.append(str(error))
-            continue
-        names.add(record.name)
-        yield record
-    archive = results / ARCHIVE
-    lines: list[str] = []
+
+    def matches(name: str) -> bool:
+        return prefixes is None or name[:-DIGITS] in prefixes
+
+    paths = sorted((results / "runs").glob("*.json"))
+    readers: list[Callable[[], Record]] = [
+        partial(_read_record, path) for path in paths if matches(path.stem)
+    ]
     try:
-        lines = _read_lines(archive) if archive.exists() else []
+        readers += _archived(results, matches)
     except UserError as error:
         problems.append(str(error))
-    for number, line in enumerate(lines, start=1):
+    names = set()
+    for read in readers:
         try:
-            record = _validated(line, f"{archive}, line {number}")
+            record = read()
         except UserError as error:
             problems.append(str(error))
             continue
@@ -230,16 +241,13 @@ def iter_records(results: Path, problems: list[str]) -> Iterator[Record]:
 
 
 def similar_records(results: Path, cell: Cell, seed: int) -> list[Record]:
-    """Find the records in `runs/` with the same kind, method, task, architecture and seed.
+    """Find the records with the same kind, method, task, architecture and seed.
 
     Returns:
         Records, those whose cells differ from `cell` in the fewest facts first.
     """
-    similar = []
-    for path in sorted((results / "runs").glob(f"{glob.escape(name_prefix(cell, seed))}*.json")):
-        with suppress(UserError):
-            similar.append(_read_record(path))
-    return sorted(similar, key=lambda record: len(differences(record.cell, cell)))
+    records, _ = read_records(results, {name_prefix(cell, seed)}) if results.is_dir() else ([], [])
+    return sorted(records, key=lambda record: len(differences(record.cell, cell)))
 
 
 def require_results_folder(results: Path) -> None:
@@ -298,24 +306,34 @@ def environment(device: str = "") -> dict[str, Any]:
 
 def _read_record(path: Path) -> Record:
     try:
-        text = regular_file(path).read_text(encoding="utf-8")
+        content = regular_file(path).read_bytes()
     except (OSError, ValueError) as error:
         raise UserError(path, f"cannot be read ({error})", REMEDY) from error
-    record = _validated(text, path)
+    record = _validated(content, path)
     if record.name != path.stem:
         raise UserError(path, f"holds the record {record.name}", "rename or remove the file")
     return record
 
 
-def _read_lines(archive: Path) -> list[str]:
+def _archived(results: Path, matches: Callable[[str], bool]) -> list[Callable[[], Record]]:
+    """Return functions that read the lines of the archive whose names match."""
+    archive = results / ARCHIVE
+    if not archive.exists():
+        return []
+    readers: list[Callable[[], Record]] = []
     try:
-        text = gzip.decompress(regular_file(archive).read_bytes()).decode()
-    except (OSError, EOFError, ValueError, zlib.error) as error:
+        with gzip.open(regular_file(archive)) as lines:
+            for number, line in enumerate(lines, start=1):
+                start = NAME.match(line)
+                # a line without a readable name may be any record
+                if line.strip() and (not start or matches(start[1].decode(errors="replace"))):
+                    readers.append(partial(_validated, line, f"{archive}, line {number}"))
+    except (OSError, EOFError, zlib.error) as error:
         raise UserError(archive, f"cannot be read ({error})", REMEDY) from error
-    return [line for line in text.split("\n") if line]
+    return readers
 
 
-def _validated(text: str, where: object) -> Record:
+def _validated(text: str | bytes, where: object) -> Record:
     try:
         return Record.model_validate_json(text)
     except ValidationError as error:
@@ -328,17 +346,16 @@ def _revision() -> dict[str, Any]:
     """Git revision, and whether sources differ from it; "" and None without git."""
 
     def git(*arguments: str) -> str:
-        command = ["git", "-C", str(REPOSITORY), *arguments]
+        # the repository itself, not one of something else above it
+        command = ["git", "-C", str(REPOSITORY), f"--git-dir={REPOSITORY / '.git'}", *arguments]
         return subprocess.run(
             command, capture_output=True, text=True, check=True, timeout=10
         ).stdout.strip()
 
-    state: dict[str, Any] = {"revision": "", "modified": None}
     with suppress(OSError, subprocess.SubprocessError):
-        if (REPOSITORY / ".git").exists():  # not a checkout of something else above it
-            state["revision"] = git("rev-parse", "HEAD")
-            state["modified"] = bool(git("status", "--porcelain", "--", *PACKAGES, "configs"))
-    return state
+        changes = git("status", "--porcelain", "--", *PACKAGES, "configs")
+        return {"revision": git("rev-parse", "HEAD"), "modified": bool(changes)}
+    return {"revision": "", "modified": None}
 
 
 def _cpu() -> str:

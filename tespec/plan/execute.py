@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import math
 import os
 import signal
 import subprocess
@@ -23,7 +22,9 @@ if TYPE_CHECKING:
 POLL = 0.2  # s
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 PATIENCE = 120.0  # s for a stopped process to write its checkpoint
-A_WEEK = 7 * 24 * 60  # min; submitit's default time limit is five minutes
+# Time limit in min unless the user gives one. Submitit requeues a job that ends before its limit as
+# often as needed, at its limit three times.
+A_WEEK = 7 * 24 * 60
 
 
 class PlannedRun(NamedTuple):
@@ -181,7 +182,10 @@ class ClusterProcess:
     """A submitted job with the subset of `subprocess.Popen`'s interface that `run_all` uses."""
 
     def __init__(self, executor: AutoExecutor, arguments: list[str], log_file: Path) -> None:
-        self._job = executor.submit(Command(arguments, log_file.absolute()))
+        try:
+            self._job = executor.submit(Command(arguments, log_file.absolute()))
+        except RuntimeError as error:
+            raise UserError("sbatch", str(error), "correct --slurm") from error
         self._log = log_file
         self.returncode: int | None = None
 
@@ -227,7 +231,7 @@ def make_executor(cluster: str, given: Sequence[str], folder: Path) -> AutoExecu
             if not equals or not key:
                 raise ValueError(f"{parameter} is not KEY=VALUE")
             if key == "time":
-                parameters["timeout_min"] = minutes_of(text)
+                parameters["slurm_additional_parameters"] = {key: text}  # in sbatch's own format
                 continue
             value = parse_yaml(text)
             # account=0123 is not the account 123
@@ -240,23 +244,6 @@ def make_executor(cluster: str, given: Sequence[str], folder: Path) -> AutoExecu
             f"--slurm {' '.join(given)}", str(error), "write KEY=VALUE, e.g. partition=gpu"
         ) from error
     return executor
-
-
-def minutes_of(limit: str) -> int:
-    """Convert a time limit of sbatch to minutes, rounded up.
-
-    Args:
-        limit: MINUTES[:SECONDS], HOURS:MINUTES:SECONDS or DAYS-HOURS[:MINUTES[:SECONDS]].
-
-    >>> minutes_of("90"), minutes_of("12:00:00"), minutes_of("1-12")
-    (90, 720, 2160)
-    """
-    days, dash, clock = limit.rpartition("-")
-    parts = [int(part) for part in clock.split(":")]
-    if not dash and len(parts) < 3:
-        parts.insert(0, 0)  # hours
-    seconds = sum(part * unit for part, unit in zip(parts, (3600, 60, 1), strict=False))
-    return math.ceil(int(days or 0) * 24 * 60 + seconds / 60)
 
 
 def sbatch_script(executor: AutoExecutor) -> str:

@@ -7,33 +7,30 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
-from itertools import product
+from functools import cache, partial
+from itertools import chain, product
 from pathlib import Path
 from typing import Annotated, Literal
 
 import pydantic.dataclasses
 from pydantic import BeforeValidator, Field, NonNegativeInt
 
-from tespec.comparison.cell import SAMPLE, Cell, Kind, start_of
+from tespec.comparison.cell import SAMPLE, Arch, Cell, Kind, name_prefix, start_of
 from tespec.comparison.published import ABLATED, read_ablations
-from tespec.comparison.records import Key, Record, similar_records
+from tespec.comparison.records import Key, Record, read_records
 from tespec.core import config
 from tespec.core.description import read_description
 from tespec.core.errors import UserError
 from tespec.core.files import UNREADABLE, read_yaml, sha256_of
-from tespec.core.settings import PositiveFraction, PositiveInt, Pretraining, build, suggest
+from tespec.core.settings import PositiveFraction, PositiveInt, build, suggest
 from tespec.registry import pretrained_methods, register_methods
 
-EVALUATION: Kind = "evaluation"
-PRETRAINING: Kind = "pretraining"
-REFERENCE: Kind = "reference"
 PREFIX = "pretraining."
-WEIGHTS = "backbone.safetensors"
 Some = Field(min_length=1)
 Seeds = Annotated[tuple[NonNegativeInt, ...], Some]
 Names = Annotated[tuple[str, ...], Some]
 Changes = tuple[str, ...]  # `KEY=VALUE`
+Evaluation = Literal["full", "frozen"]
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
@@ -41,15 +38,13 @@ class Cells:
     """Cells of the tables: all combinations of the fields, which docs/running.md explains."""
 
     methods: Names
-    architectures: Annotated[tuple[Literal["recurrent", "feedforward"], ...], Some] = (
-        "recurrent",
-        "feedforward",
-    )
+    architectures: Annotated[tuple[Arch, ...], Some] = ("recurrent", "feedforward")
     tasks: Names | None = None
-    seeds: Seeds | None = None
+    evaluations: Annotated[tuple[Evaluation, ...], Some] = ("full",)
     label_fraction: Annotated[tuple[PositiveFraction, ...], Some] = (1.0,)
+    seeds: Seeds | None = None
     backbone: str = ""
-    set: tuple[str, ...] = ()
+    set: Changes = ()
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
@@ -58,6 +53,7 @@ class Ablations:
 
     tables: Names
     task: str | None = None  # None: the table's
+    evaluation: Evaluation = "full"
     seeds: Seeds | None = None
 
 
@@ -70,8 +66,9 @@ class Plan:
     data: str | None = None
     profile: str | None = None
     split: Literal["test", "val"] = "test"
-    seeds: Seeds = (0,)
-    pretraining_seeds: Seeds | None = None
+    seeds: Seeds | None = None
+    # fine-tuning seeds by the seed of the pre-training that they start from
+    pretrainings: Annotated[dict[NonNegativeInt, Seeds], Some] | None = None
     cells: tuple[Cells, ...] = ()
     ablations: tuple[
         Annotated[
@@ -81,7 +78,7 @@ class Plan:
         ...,
     ] = ()
     references: tuple[str, ...] = ()
-    set: tuple[str, ...] = ()
+    set: Changes = ()
     checkpoints: dict[str, Path] = field(default_factory=dict)
     accumulate: PositiveInt = 1
     threads: PositiveInt | None = None
@@ -118,7 +115,7 @@ class Job:
     checkpoint: Path | None = None  # weights given by the plan
     pretraining: int | str | None = None  # see `Record.pretraining`
     upstream: Job | None = None  # pre-training that the run starts from
-    ablations: tuple[str, ...] = field(default=(), compare=False)  # those that contain the run
+    ablations: tuple[str, ...] = ()  # those that contain the run
 
     @property
     def key(self) -> Key:
@@ -127,17 +124,34 @@ class Job:
 
     @property
     def name(self) -> str:
-        """Readable name, also of the log."""
+        """Readable name, also of the log; it ends in a hash of the key."""
         cell = self.cell
-        parts = [cell.kind, cell.method, cell.task, cell.arch, self.backbone, *self.set]
-        parts += [PREFIX + change for change in self.upstream.set] if self.upstream else []
-        parts += [cell.split] if cell.split != "test" else []
-        if self.upstream and self.upstream.seed != self.seed:
-            parts.append(f"p{self.upstream.seed}")
-        text = "-".join(filter(None, [*parts, f"s{self.seed}"]))
-        text = re.sub(r"[^A-Za-z0-9.=_-]+", "_", text)
-        digest = hashlib.sha256(text.encode()).hexdigest()[:12]
-        return text if len(text) < 200 else f"{text[:180]}-{digest}"
+        parts = [cell.kind, cell.method, cell.task, cell.arch, self.backbone]
+        parts += ["frozen" if cell.frozen else "", *self.set]
+        parts += [f"p{self.upstream.seed}" if self.upstream else ""]
+        parts += [cell.split if cell.split != "test" else "", f"s{self.seed}"]
+        text = "-".join(filter(None, parts))
+        text = re.sub(r"[^A-Za-z0-9.=_-]+", "_", text)[:180]
+        key = f"{cell.text} {self.seed} {self.pretraining}"
+        return f"{text}-{hashlib.sha256(key.encode()).hexdigest()[:8]}"
+
+
+def finished_runs(jobs: Sequence[Job], results: Path) -> tuple[dict[Key, Record], list[str]]:
+    """Read the records of jobs and of the pre-trainings that they need.
+
+    Returns:
+        The newest record by key, and one line for each file or line that is not a record.
+
+    Raises:
+        UserError: `results` is not a results folder.
+    """
+    if not results.exists():
+        return {}, []
+    upstream = [job.upstream for job in jobs if job.upstream]
+    prefixes = {name_prefix(job.cell, job.seed) for job in (*jobs, *upstream)}
+    records, problems = read_records(results, prefixes)
+    oldest_first = sorted(records, key=lambda record: record.written)
+    return {record.key: record for record in oldest_first}, problems
 
 
 def missing_jobs(jobs: Sequence[Job], done: Mapping[Key, Record], runs: Path) -> list[Job]:
@@ -152,28 +166,18 @@ def missing_jobs(jobs: Sequence[Job], done: Mapping[Key, Record], runs: Path) ->
         Jobs without a record, after the pre-trainings that they need and whose weights are missing.
     """
     missing = [job for job in jobs if job.key not in done]
-    needed = dict.fromkeys(job.upstream for job in missing if job.upstream)
+    needed = {job.upstream.key: job.upstream for job in missing if job.upstream}
     without = [
         job
-        for job in needed
-        if job.key not in done or not weights_path(done[job.key], runs).is_file()
+        for key, job in needed.items()
+        if key not in done or not weights_path(done[key], runs).is_file()
     ]
     return [*without, *missing]
 
 
-def find_record(job: Job, results: Path) -> Record | None:
-    """Find the newest record of a job in `runs/` of a results folder."""
-    similar = similar_records(results, job.cell, job.seed)
-    return max(
-        (record for record in similar if record.key == job.key),
-        key=lambda record: record.written,
-        default=None,
-    )
-
-
 def weights_path(record: Record, runs: Path) -> Path:
     """Path of the weights that a pre-training saved."""
-    return runs / record.name / WEIGHTS
+    return runs / record.name / "backbone.safetensors"
 
 
 def command(job: Job, checkpoint: Path | str | None = None) -> list[str]:
@@ -186,24 +190,30 @@ def command(job: Job, checkpoint: Path | str | None = None) -> list[str]:
     """
     cell = job.cell
     words = {
-        PRETRAINING: ["pretrain", "--method", cell.method],
-        REFERENCE: ["run", "--reference", cell.method, "--task", cell.task],
-        EVALUATION: ["run", "--method", cell.method, "--task", cell.task, "--arch", cell.arch],
+        "pretraining": ["pretrain", "--method", cell.method],
+        "reference": ["run", "--reference", cell.method, "--task", cell.task],
+        "evaluation": ["run", "--method", cell.method, "--task", cell.task, "--arch", cell.arch],
     }[cell.kind]
-    changes = job.set
+    words += ["--freeze"] if cell.frozen else []
     start = job.checkpoint or checkpoint
-    if start:
-        words += ["--checkpoint", str(start)]
-    elif job.upstream:
-        changes += tuple(PREFIX + change for change in job.upstream.set)
-        if job.upstream.seed != job.seed:
-            words += ["--pretraining-seed", str(job.upstream.seed)]
-    words += ["--backbone", job.backbone] if job.backbone else []
-    words += [word for change in changes for word in ("--set", change)]
-    words += ["--split", cell.split] if cell.split != "test" else []
-    profile = str(config.files("profiles")[cell.profile])
-    words += ["--profile", profile if config.user_files(profiles=cell.profile) else cell.profile]
-    return [*words, "--seed", str(job.seed), "--data", job.data]
+    for change in job.set:
+        if not (start and change.startswith(PREFIX)):
+            words += ["--set", change]
+    profile = cell.profile
+    if config.user_files(profiles=profile):
+        profile = str(config.files("profiles")[profile])
+    options = {
+        "--checkpoint": start,
+        "--pretraining-seed": job.upstream.seed if job.upstream and not start else None,
+        "--backbone": job.backbone or None,
+        "--split": cell.split if cell.split != "test" else None,
+        "--profile": profile,
+        "--seed": job.seed,
+        "--data": job.data,
+        "--accumulate": cell.overrides.get("accumulate"),
+    }
+    given = [(option, str(value)) for option, value in options.items() if value is not None]
+    return [*words, *chain(*given)]
 
 
 def expand(plan: Plan, seeds: Sequence[int] = ()) -> list[Job]:
@@ -217,33 +227,52 @@ def expand(plan: Plan, seeds: Sequence[int] = ()) -> list[Job]:
         Jobs, lower seeds first. The pre-trainings that they need are in `upstream`.
 
     Raises:
-        UserError: the plan has a name that does not exist, or weights that it does not use.
+        UserError: the plan has a name that does not exist, weights that it does not use, or
+            contradictory seeds.
     """
     register_methods()
-    tables: dict[Job, tuple[str, ...]] = {}
-    for job in _all_jobs(plan, seeds):
-        tables[job] = tables.get(job, ()) + job.ablations
-    methods = sorted({job.cell.method for job in tables if job.cell.kind == EVALUATION})
-    if unknown := sorted({*plan.checkpoints} - {*methods}):
-        where = f"plan {plan.name}, checkpoints {unknown[0]}"
-        raise UserError(where, "no cell has this method", suggest(unknown[0], methods))
-    return sorted(
-        (replace(job, ablations=rows) for job, rows in tables.items()), key=lambda job: job.seed
-    )
-
-
-def _all_jobs(plan: Plan, seeds: Sequence[int]) -> Iterator[Job]:
-    for cells in plan.cells:
-        for fraction, method, task, arch, seed in product(
+    if plan.seeds and plan.pretrainings:
+        raise UserError(
+            f"plan {plan.name}, seeds", "are also in pretrainings", "remove one of the two"
+        )
+    of_plan = plan.seeds or tuple(dict.fromkeys(chain(*(plan.pretrainings or {0: (0,)}).values())))
+    job_of = cache(partial(_job, plan))
+    jobs: dict[Key, Job] = {}
+    for kind, cells, checkpoints, ablations in _groups(plan):
+        chosen = seeds or cells.seeds or of_plan
+        for fraction, evaluation, method, task, arch in product(
             cells.label_fraction,
+            cells.evaluations,
             cells.methods,
             cells.tasks or config.names("tasks"),
             cells.architectures,
-            seeds or cells.seeds or plan.seeds,
         ):
             few_labels = () if fraction == 1 else (f"label_fraction={fraction}",)
-            changes = (*plan.set, *cells.set, *few_labels)
-            yield from _jobs(plan, EVALUATION, method, task, arch, seed, changes, cells.backbone)
+            unseeded = job_of(
+                kind,
+                method,
+                task,
+                arch,
+                (*plan.set, *cells.set, *few_labels),
+                cells.backbone,
+                evaluation == "frozen",
+                checkpoints.get(method),
+            )
+            for seed in chosen[:1] if kind == "reference" else chosen:
+                for job in _with_seed(plan, unseeded, seed):
+                    same = jobs.get(job.key, job)
+                    jobs[job.key] = replace(same, ablations=(*same.ablations, *ablations))
+    methods = sorted({job.cell.method for job in jobs.values() if job.cell.kind == "evaluation"})
+    if unknown := sorted({*plan.checkpoints} - {*methods}):
+        where = f"plan {plan.name}, checkpoints {unknown[0]}"
+        raise UserError(where, "no cell has this method", suggest(unknown[0], methods))
+    return sorted(jobs.values(), key=lambda job: job.seed)
+
+
+def _groups(plan: Plan) -> Iterator[tuple[Kind, Cells, Mapping[str, Path], tuple[str, ...]]]:
+    """Yield kind, cells, weights and ablation of each group; a row of an ablation is one."""
+    for cells in plan.cells:
+        yield "evaluation", cells, plan.checkpoints, ()
     known = read_ablations()
     for group in plan.ablations:
         for name in group.tables:
@@ -252,121 +281,111 @@ def _all_jobs(plan: Plan, seeds: Sequence[int]) -> Iterator[Job]:
                 raise UserError(where, "no such table", f"choose from {', '.join(known)}")
             task = group.task or known[name].task
             _, changes = _split(plan.set)
-            default = config.pretraining_settings(ABLATED, _profile(plan, task), changes)
-            facts = config.as_facts(default)
+            _, _, profile = _data(plan, task)
+            facts = config.as_facts(config.pretraining_settings(ABLATED, profile, changes))
             for row in known[name].rows:
-                changes = (*plan.set, *(PREFIX + change for change in row.changes(facts)))
+                cells = Cells(
+                    methods=(ABLATED,),
+                    architectures=("recurrent",),
+                    tasks=(task,),
+                    evaluations=(group.evaluation,),
+                    seeds=group.seeds,
+                    set=tuple(PREFIX + change for change in row.changes(facts)),
+                )
                 # weights are the default row's
-                of_row = plan if row.default else replace(plan, checkpoints={})
-                for seed in seeds or group.seeds or plan.seeds:
-                    for job in _jobs(of_row, EVALUATION, ABLATED, task, "recurrent", seed, changes):
-                        yield replace(job, ablations=(name,))
-    for task in plan.references:
-        yield from _jobs(
-            plan, REFERENCE, "prior", task, "feedforward", (*seeds, *plan.seeds)[0], plan.set
+                yield "evaluation", cells, plan.checkpoints if row.default else {}, (name,)
+    if plan.references:
+        prior = Cells(methods=("prior",), architectures=("feedforward",), tasks=plan.references)
+        yield "reference", prior, {}, ()
+
+
+def _with_seed(plan: Plan, job: Job, seed: int) -> list[Job]:
+    """Return one job per pre-training that the seed starts from, or one without pre-training."""
+    job = replace(job, seed=seed)
+    if job.upstream is None:
+        return [job]
+    pretrainings = plan.pretrainings or {seed: (seed,)}
+    first_seeds = [first for first, seeds in pretrainings.items() if seed in seeds]
+    if not first_seeds:
+        raise UserError(
+            f"plan {plan.name}, {job.cell.method}, seed {seed}",
+            "no pre-training in pretrainings has this seed",
+            f"choose from {', '.join(map(str, sorted({*chain(*pretrainings.values())})))}",
         )
+    return [
+        replace(job, pretraining=first, upstream=replace(job.upstream, seed=first))
+        for first in first_seeds
+    ]
 
 
-def _jobs(
+def _job(
     plan: Plan,
     kind: Kind,
     method: str,
     task: str,
     arch: str,
-    seed: int,
     changes: Changes,
-    backbone: str = "",
-) -> Iterator[Job]:
-    """Yield one job per pre-training that the method starts from, or one without pre-training."""
-    from tespec.weights.files import read_recipe  # imports torch
+    backbone: str,
+    frozen: bool,
+    checkpoint: Path | None,
+) -> Job:
+    """Make the job with seed 0."""
+    from tespec.pretraining.method import Method, find_method
+    from tespec.runs.identity import finetuning_cell, pretraining_cell
+    from tespec.weights.files import read_recipe
 
-    if task not in config.names("tasks"):
-        raise UserError(
-            f"plan {plan.name}, task {task}", "no such task", suggest(task, config.names("tasks"))
-        )
-    profile = _profile(plan, task)
     of_cell, of_pretraining = _split(changes)
-    checkpoint = plan.checkpoints.get(method) if kind == EVALUATION else None
     if checkpoint and of_pretraining:
         raise UserError(
             f"plan {plan.name}, {method}, set {PREFIX}{of_pretraining[0]}",
             f"its weights are given by {checkpoint}",
             "set it only for cells that are pre-trained",
         )
-    data, label = _data(plan, task)
-    cell = _cell(kind, method, task, arch, profile, of_cell, data, label, plan.accumulate, backbone)
-    job = Job(replace(cell, split=plan.split), seed, data, of_cell, backbone, checkpoint)
+    data, label, profile = _data(plan, task)
+    # a reference has no facts of its own
+    method_class = Method if kind == "reference" else find_method(method)
+    of_data = read_description(Path(data)).overrides()
+    network = backbone or method_class.network
+    settings = config.finetuning_settings(
+        task, arch, profile, of_cell, of_data, network, frozen=frozen
+    )
+    cell = finetuning_cell(
+        kind,
+        method,
+        method_class,
+        settings,
+        label,
+        of_data=of_data,
+        accumulate=plan.accumulate,
+        split=plan.split,
+    )
+    pretraining: int | str | None = None
+    upstream = None
     if checkpoint:
         start, pretraining = start_of(read_recipe(checkpoint), sha256_of(checkpoint), checkpoint)
-        yield replace(job, cell=replace(job.cell, start=start), pretraining=pretraining)
-        return
-    if kind != EVALUATION or method not in pretrained_methods():
-        yield job
-        return
-    dataset = _pretraining(method, profile, of_pretraining, backbone).dataset
-    data, label = _data(plan, dataset, labelled=False)
-    start = _start(method, profile, of_pretraining, label, plan.accumulate, backbone)
-    for first in plan.pretraining_seeds or (seed,):
-        upstream = Job(start, first, data, of_pretraining, backbone)
-        with_start = replace(job.cell, start=start)
-        yield replace(job, cell=with_start, pretraining=first, upstream=upstream)
+        cell = replace(cell, start=start)
+    elif kind == "evaluation" and method in pretrained_methods():
+        recipe = config.pretraining_settings(method, profile, of_pretraining, backbone)
+        of_recipe, label, _ = _data(plan, recipe.dataset, labelled=False)
+        start = pretraining_cell(recipe, label, plan.accumulate)
+        cell = replace(cell, start=start)
+        upstream = Job(start, 0, of_recipe, of_pretraining, backbone)
+    given = changes if upstream else of_cell
+    return Job(cell, 0, data, given, backbone, checkpoint, pretraining, upstream)
 
 
-@cache
-def _cell(
-    kind: Kind,
-    method: str,
-    task: str,
-    arch: str,
-    profile: str,
-    changes: Changes,
-    data: str,
-    label: str,
-    accumulate: int,
-    backbone: str,
-) -> Cell:
-    from tespec.pretraining.method import find_method
-    from tespec.runs.identity import finetuning_cell
-    from tespec.runs.references import PRIOR, Prior
-
-    kind_of_method = Prior if method == PRIOR else find_method(method)
-    network = backbone or kind_of_method.network
-    of_data = read_description(Path(data)).overrides()
-    settings = config.finetuning_settings(task, arch, profile, changes, of_data, network)
-    return finetuning_cell(
-        kind, method, kind_of_method, settings, label, of_data=of_data, accumulate=accumulate
-    )
-
-
-@cache
-def _pretraining(method: str, profile: str, changes: Changes, backbone: str) -> Pretraining:
-    return config.pretraining_settings(method, profile, changes, backbone)
-
-
-@cache
-def _start(
-    method: str, profile: str, changes: Changes, label: str, accumulate: int, backbone: str
-) -> Cell:
-    from tespec.runs.identity import pretraining_cell
-
-    settings = _pretraining(method, profile, changes, backbone)
-    return pretraining_cell(settings, label, accumulate)
-
-
-def _data(plan: Plan, dataset: str, *, labelled: bool = True) -> tuple[str, str]:
-    """Return the value of `--data` for a data set, and the name of the data in records."""
+def _data(plan: Plan, dataset: str, *, labelled: bool = True) -> tuple[str, str, str]:
+    """Return the value of `--data` for a data set, its name in records, and the profile."""
     from tespec.runs.data import record_label
 
-    if plan.data == SAMPLE:
-        return SAMPLE, SAMPLE
-    folders = [plan.data] if plan.data else [*filter(None, [os.environ.get("TESPEC_DATA")]), "data"]
-    paths = [Path(folder) / dataset for folder in folders]
-    path = next((path for path in paths if path.exists()), paths[0])
-    return str(path), record_label(path, dataset, labelled=labelled)
-
-
-def _profile(plan: Plan, task: str) -> str:
-    return plan.profile or (SAMPLE if _data(plan, task)[1] == SAMPLE else "paper")
+    data = label = SAMPLE
+    if plan.data != SAMPLE:
+        folders = [plan.data] if plan.data else [os.environ.get("TESPEC_DATA"), "data"]
+        paths = [Path(folder) / dataset for folder in folders if folder]
+        path = next((path for path in paths if path.exists()), paths[0])
+        data = str(path)
+        label = record_label(path, dataset, labelled=labelled)
+    return data, label, plan.profile or (SAMPLE if label == SAMPLE else "paper")
 
 
 def _split(changes: Changes) -> tuple[Changes, Changes]:
@@ -381,28 +400,30 @@ def select(jobs: Sequence[Job], only: Sequence[str]) -> list[Job]:
 
     Args:
         jobs: of the plan.
-        only: tasks, methods, kinds and ablations; a category without any name is not filtered.
+        only: tasks, methods, kinds, evaluations and ablations; a category without any name is not
+            filtered.
 
     Raises:
         UserError: a name is not in the plan, or no job is left.
     """
     if not jobs:
         raise UserError("plan", "has no cells, ablations or references", "list some")
-    names = [
-        ({job.cell.task}, {job.cell.method}, {job.cell.kind}, {*job.ablations}) for job in jobs
-    ]
-    categories = [set[str]().union(*category) for category in zip(*names, strict=True)]
+
+    def names_of(job: Job) -> list[set[str]]:
+        cell = job.cell
+        evaluation = "frozen" if cell.frozen else "full"
+        return [{cell.task}, {cell.method}, {cell.kind}, {evaluation}, {*job.ablations}]
+
+    categories = [set[str]().union(*names) for names in zip(*map(names_of, jobs), strict=True)]
     known = set[str]().union(*categories)
     if unknown := sorted({*only} - known):
         raise UserError(
             f"--only {unknown[0]}", "not in this plan", f"choose from {', '.join(sorted(known))}"
         )
-    filters = [category & {*only} for category in categories]
-    selected = [
-        job
-        for job, of_job in zip(jobs, names, strict=True)
-        if all(not allowed or allowed & of_job[i] for i, allowed in enumerate(filters))
-    ]
+    selected = list(jobs)
+    for i, category in enumerate(categories):
+        if allowed := category & {*only}:
+            selected = [job for job in selected if allowed & names_of(job)[i]]
     if not selected:
         raise UserError(
             f"--only {' '.join(only)}", "matches no run of this plan", "give fewer names"

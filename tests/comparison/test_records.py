@@ -109,7 +109,15 @@ def test_a_record_survives_its_file_and_the_archive(tmp_path):
         ({"environment": {"packages": []}}, "environment.packages"),
         ({"metrics": {"miou": "many"}}, "metrics.miou"),
         ({"scores": {"miou": {"better": "more\nthan"}}}, "scores.miou"),
-        (None, "Invalid JSON"),
+        ({"cell": "\x1b[2J"}, "cell"),
+        ({"cell": {"overrides": [1]}}, "cell.kind"),
+        ({"seed": "\x1b[2J"}, "seed"),
+        ({"written": -1e99}, "written"),
+        ({"config": []}, "config"),
+        ([], "file: Input should be an object"),
+        (b'{"torn', "Invalid JSON"),
+        (b'{"name": "\xff"}', "Invalid JSON"),
+        (b"[" * 300, "Invalid JSON"),
     ],
 )
 @pytest.mark.parametrize("place", ["runs", "archive"])
@@ -117,18 +125,39 @@ def test_a_damaged_record_is_named_and_left_out(tmp_path, place, change, message
     good = record(seed=1)
     write_record(good, tmp_path)
     content = json.loads(record().model_dump_json())
-    text = '{"torn' if change is None else json.dumps(content | change)
+    text = change
+    if not isinstance(change, bytes):
+        text = json.dumps(content | change if change else change).encode()
     if place == "runs":
-        (tmp_path / "runs" / "bad.json").write_text(text)
+        (tmp_path / "runs" / "bad.json").write_bytes(text)
     else:
-        (tmp_path / "records.jsonl.gz").write_bytes(gzip.compress(f"{text}\n".encode()))
+        (tmp_path / "records.jsonl.gz").write_bytes(gzip.compress(text + b"\n\n"))
     found, (problem,) = read_records(tmp_path)
     assert found == [good]
     assert message in problem
+    assert problem.isprintable()
     assert ("bad.json" if place == "runs" else "records.jsonl.gz, line 1") in problem
-    assert "\n" not in problem
     # A run reads its record before it starts, so running again alone ends in the same message.
     assert problem.endswith("; remove it, or run again with --overwrite")
+
+
+def test_lines_of_the_archive_end_only_at_newlines(tmp_path):
+    made = [record(seed=seed, command="a\u2028b\u0085c\x0bd") for seed in (0, 1)]
+    write_archive(made, tmp_path / "records.jsonl.gz")
+    assert read_records(tmp_path) == (made, [])
+
+
+def test_only_the_records_that_are_asked_for_are_read(tmp_path):
+    texts = [record(seed=seed).model_dump_json() for seed in (1, 10, 2)]
+    damaged = texts[2].replace('"seed":2', '"seed":"two"')
+    lines = [texts[0], damaged, '{"torn', texts[1]]
+    (tmp_path / "records.jsonl.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
+    near = write_record(record(seed=1, profile="paper"), tmp_path)
+    write_record(record("tespec", seed=1), tmp_path).write_text("{}")
+    matches, (problem,) = read_records(tmp_path, {"evaluation-scratch-ddd17-recurrent-s1-"})
+    assert {match.name for match in matches} == {record(seed=1).name, near.stem}
+    assert "line 3" in problem  # it may be any record
+    assert "line 2" in " ".join(read_records(tmp_path)[1])
 
 
 def test_an_archive_that_is_torn_is_named(tmp_path):

@@ -147,7 +147,6 @@ def test_a_requeued_job_saves_first_and_is_asked_for_again(tmp_path):
         ),
         ("=gpu", "--slurm =gpu: =gpu is not KEY=VALUE"),
         ("partition=[", "--slurm partition=[: line 1: "),
-        ("time=noon", "--slurm time=noon: invalid literal"),
         ("gpus_per_node=two", 'Parameter "gpus_per_node" expected type'),
         ("gpus_per_nod=1", "--slurm gpus_per_nod=1"),
     ],
@@ -165,9 +164,19 @@ def test_a_script_for_slurm_has_the_parameters_as_they_are_written(tmp_path, mon
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     given = ["time=1-12:00:30", "account=0123", "exclusive=true", "cpus_per_task=4"]
     lines = sbatch_script(make_executor("slurm", given, tmp_path / "jobs")).splitlines()
-    expected = ["time=2161", "account=0123", "exclusive", "cpus-per-task=4"]
+    expected = ["time=1-12:00:30", "account=0123", "exclusive", "cpus-per-task=4"]
     assert {f"#SBATCH --{words}" for words in expected} <= set(lines)
     assert not (tmp_path / "jobs").exists()
+
+
+def test_a_job_that_sbatch_refuses_fails_alone(tmp_path):
+    executor = Mock()
+    executor.submit.side_effect = RuntimeError("sbatch: error:\nInvalid --time")
+    tasks = [PlannedRun("refused", list), PlannedRun("after", list, "refused")]
+    assert run_all(tasks, tmp_path, [""], executor) == {
+        "refused": "sbatch: sbatch: error: Invalid --time; correct --slurm",
+        "after": "needs refused, which failed",
+    }
 
 
 def test_a_cluster_needs_submitit(monkeypatch, tmp_path):

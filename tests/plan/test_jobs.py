@@ -1,11 +1,13 @@
 """Plan files, their jobs and commands, and matching jobs to records."""
 
 import hashlib
+import string
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from guides import forgotten_afterwards
+from made_records import cell
 
 from tespec.comparison.cell import OWN_WEIGHTS
 from tespec.core import config
@@ -13,8 +15,8 @@ from tespec.core.config import names
 from tespec.core.errors import UserError
 from tespec.core.settings import build
 from tespec.plan.jobs import (
+    Job,
     Plan,
-    _cell,
     command,
     expand,
     missing_jobs,
@@ -26,12 +28,18 @@ from tespec.runs.data import find_unlabelled
 from tespec.runs.identity import REQUIRED_SHA256
 
 RUNS = Path("no runs")
+SAFE = {*string.ascii_letters, *string.digits, *".=_-"}  # in names of files
 
 
 def jobs_of(*given_seeds, **groups):
     """Jobs of a plan, by default on the sample world; `given_seeds`: those of the command line."""
     facts = {"name": "a", "title": "a", "data": "sample", "profile": "study", **groups}
     return expand(build(Plan, facts, "a.yaml"), given_seeds)
+
+
+def readable(job):
+    """Name of a job without the hash at its end."""
+    return job.name.rpartition("-")[0]
 
 
 CELL = {"methods": ["scratch"], "tasks": ["ddd17"], "architectures": ["recurrent"]}
@@ -59,15 +67,58 @@ EXPANDED = [
         {"ablations": [MEMORY], "split": "val"},
         [
             f"evaluation-tespec-ddd17-recurrent-{change}val-s0"
-            for change in ("pretraining.recurrent=false-", "")
+            for change in ("pretraining.recurrent=false-p0-", "p0-")
         ],
+    ),
+    (
+        {"ablations": [MEMORY | {"evaluation": "frozen"}]},
+        [
+            f"evaluation-tespec-ddd17-recurrent-frozen{change}-p0-s0"
+            for change in ("-pretraining.recurrent=false", "")
+        ],
+    ),
+    (
+        {"cells": [CELL | {"evaluations": ["full", "frozen"], "label_fraction": [1, 0.5]}]},
+        [
+            f"evaluation-scratch-ddd17-recurrent-{facts}s0"
+            for facts in ("", "frozen-", "label_fraction=0.5-", "frozen-label_fraction=0.5-")
+        ],
+    ),
+    (
+        {
+            "cells": [CELL | {"methods": ["scratch", "tespec"]}],
+            "pretrainings": {3: [0, 1], 4: [2]},
+        },
+        [
+            f"evaluation-{facts}"
+            for seed, first in ((0, 3), (1, 3), (2, 4))
+            for facts in (
+                f"scratch-ddd17-recurrent-s{seed}",
+                f"tespec-ddd17-recurrent-p{first}-s{seed}",
+            )
+        ],
+    ),
+    # settings count by their values: the default profile's steps
+    (
+        {"cells": [CELL, CELL | {"set": ["optimisation.steps=500"]}]},
+        ["evaluation-scratch-ddd17-recurrent-s0"],
     ),
 ]
 
 
+def test_names_of_different_jobs_differ():
+    facts = [("a", "my task"), ("a", "my_task"), ("a-b", "c"), ("a", "b-c"), ("a", "x" * 300)]
+    cells = [cell(method, task=task) for method, task in facts]
+    cells += [cell("a", task="x" * 300, split="val"), cell(frozen=True), cell()]
+    jobs = [Job(each, seed, "sample", ()) for each in cells for seed in (0, 1)]
+    names = {job.name for job in jobs}
+    assert len(names) == len(jobs)
+    assert all(len(name) < 200 and set(name) <= SAFE for name in names)
+
+
 @pytest.mark.parametrize(("groups", "wanted"), EXPANDED)
 def test_a_plan_is_every_combination_once(groups, wanted):
-    assert [job.name for job in jobs_of(**groups)] == wanted
+    assert [readable(job) for job in jobs_of(**groups)] == wanted
 
 
 def test_seeds_of_the_command_line_replace_those_of_all_groups():
@@ -78,14 +129,14 @@ def test_seeds_of_the_command_line_replace_those_of_all_groups():
 
 def test_a_pretraining_is_shared_by_all_cells_that_start_from_it():
     cells = [{"methods": ["tespec", "scratch"], "tasks": ["ddd17", "gen1"]}]
-    shared = missing_jobs(jobs_of(cells=cells, seeds=[0, 1], pretraining_seeds=[5]), {}, RUNS)
-    assert [job.name for job in shared[:2]] == [
+    shared = missing_jobs(jobs_of(cells=cells, pretrainings={5: [0, 1]}), {}, RUNS)
+    assert [readable(job) for job in shared[:2]] == [
         "pretraining-tespec-1mpx-recurrent-s5",
         "evaluation-tespec-ddd17-recurrent-p5-s0",
     ]
     assert len(shared) == 1 + 16
     missing = missing_jobs(jobs_of(cells=cells, seeds=[0, 1]), {}, RUNS)
-    assert [job.name for job in missing[:2]] == [
+    assert [readable(job) for job in missing[:2]] == [
         "pretraining-tespec-1mpx-recurrent-s0",
         "pretraining-tespec-1mpx-recurrent-s1",
     ]
@@ -94,7 +145,7 @@ def test_a_pretraining_is_shared_by_all_cells_that_start_from_it():
 
 def test_every_seed_runs_from_each_pretraining():
     jobs = jobs_of(
-        cells=[CELL | {"methods": ["scratch", "tespec"]}], seeds=[0, 1], pretraining_seeds=[0, 3]
+        cells=[CELL | {"methods": ["scratch", "tespec"]}], pretrainings={0: [0, 1], 3: [0, 1]}
     )
     starts = [(job.cell.method, job.seed, job.upstream and job.upstream.seed) for job in jobs]
     of_seed = [("scratch", None), ("tespec", 0), ("tespec", 3)]
@@ -102,7 +153,7 @@ def test_every_seed_runs_from_each_pretraining():
     missing = missing_jobs(jobs, {}, RUNS)
     assert len({job.name for job in missing}) == len(missing) == 2 + 6
     assert "--pretraining-seed 3" in " ".join(command(jobs[2]))
-    rows = jobs_of(ablations=["memory"], pretraining_seeds=[0, 3])
+    rows = jobs_of(ablations=["memory"], pretrainings={0: [0], 3: [0]})
     without = {"recurrent": False}
     of_rows = [(without, 0), (without, 3), ({}, 0), ({}, 3)]
     assert [(job.cell.start.overrides, job.pretraining) for job in rows] == of_rows
@@ -114,7 +165,7 @@ def missing(jobs, *records):
 
 def record_of(method, records):
     """Record of a method's recurrent cell with seed 0, from the pre-training with seed 0."""
-    jobs = jobs_of(cells=[CELL | {"methods": [method]}], pretraining_seeds=[0])
+    jobs = jobs_of(cells=[CELL | {"methods": [method]}], pretrainings={0: [0]})
     (match,) = [record for record in records if missing(jobs, record) == []]
     return match
 
@@ -154,7 +205,7 @@ ANOTHER = [
 @pytest.mark.parametrize("fields", ANOTHER, ids=str)
 def test_a_record_of_another_cell_is_not_the_job_s(records, fields):
     record = record_of("tespec", records)
-    (job,) = jobs_of(cells=[TESPEC], pretraining_seeds=[0])
+    (job,) = jobs_of(cells=[TESPEC], pretrainings={0: [0]})
     assert missing([job], record) == []
     assert job in missing([job], changed(record, **fields))
     assert job in missing([job], record.model_copy(update={"seed": 9}))
@@ -164,7 +215,7 @@ def test_rows_that_two_ablations_share_are_done_together(records):
     default = record_of("tespec", records)
     without = changed(default, start={"overrides": {"recurrent": False}, "arch": "feedforward"})
     shared = [MEMORY, {"tables": ["masking"], "task": "ddd17"}]
-    rows = jobs_of(ablations=shared, pretraining_seeds=[0])
+    rows = jobs_of(ablations=shared, pretrainings={0: [0]})
     assert [job.ablations for job in rows if job.key == default.key] == [("memory", "masking")]
     left = [job for job in missing(rows, default, without) if job.cell.kind == "evaluation"]
     assert len(rows) == len(left) + 2
@@ -229,7 +280,6 @@ def test_edited_files_of_the_user_make_another_cell(tmp_path, monkeypatch):
     config.add_file("profiles", tmp_path / "mine.yaml")
 
     def cell():
-        _cell.cache_clear()
         (job,) = jobs_of(cells=[CELL | {"methods": ["plugged"]}], profile="mine")
         return job.cell
 
@@ -266,17 +316,17 @@ def test_weights_given_in_a_file_count_by_their_content(records, tmp_path):
 
 def test_commands_name_all_choices():
     cell = TESPEC | {"set": ["pretraining.recurrent=false", "batch_size=3"]}
-    (job,) = jobs_of(cells=[cell], seeds=[1], pretraining_seeds=[0], split="val")
+    (job,) = jobs_of(cells=[cell], pretrainings={0: [1]}, split="val")
     start = "run --method tespec --task ddd17 --arch recurrent"
     end = "--split val --profile study --seed 1 --data sample"
-    changes = "--set batch_size=3 --set pretraining.recurrent=false"
-    assert " ".join(command(job)) == f"{start} --pretraining-seed 0 {changes} {end}"
-    assert " ".join(command(job, "FILE")) == f"{start} --checkpoint FILE --set batch_size=3 {end}"
+    changes = "--set pretraining.recurrent=false --set batch_size=3"
+    assert " ".join(command(job)) == f"{start} {changes} --pretraining-seed 0 {end}"
+    assert " ".join(command(job, "FILE")) == f"{start} --set batch_size=3 --checkpoint FILE {end}"
     upstream = (
         "pretrain --method tespec --set recurrent=false --profile study --seed 0 --data sample"
     )
     assert " ".join(command(job.upstream)) == upstream
-    (job,) = jobs_of(cells=[TESPEC | {"backbone": "swin_tiny"}], pretraining_seeds=[0])
+    (job,) = jobs_of(cells=[TESPEC | {"backbone": "swin_tiny"}], pretrainings={0: [0]})
     assert all("--backbone swin_tiny" in " ".join(command(run)) for run in (job, job.upstream))
     assert [run.cell.backbone for run in (job, job.upstream)] == ["swin_tiny", "swin_tiny"]
 
@@ -324,12 +374,20 @@ UNKNOWN = [
     ),
     (
         {"cells": [CELL | {"tasks": ["kitti"]}]},
-        "plan a, task kitti: no such task; choose from 1mpx, ddd17",
+        "kitti: no such file in configs/tasks; choose from 1mpx, ddd17",
     ),
     ({"ablations": ["maskin"]}, "plan a, ablation maskin: no such table; choose from masking"),
     ({"cells": [CELL], "set": ["batch_sise=2"]}, "batch_sise"),
     ({"cells": [CELL], "set": ["batch_size"]}, "no '='"),
     ({"cells": [CELL], "profile": "huge"}, "choose from demo, paper, quick, sample"),
+    (
+        {"cells": [CELL], "seeds": [0], "pretrainings": {0: [0]}},
+        "plan a, seeds: are also in pretrainings; remove one of the two",
+    ),
+    (
+        {"cells": [TESPEC | {"seeds": [0, 4]}], "pretrainings": {0: [0, 1], 1: [3]}},
+        "plan a, tespec, seed 4: no pre-training in pretrainings has this seed; choose from 0, 1,",
+    ),
 ]
 
 
@@ -348,6 +406,7 @@ def test_unknown_names_are_refused(groups, message):
             lambda job: (job.cell.task, job.cell.method) == ("ddd17", "scratch"),
         ),
         (["masking"], lambda job: "masking" in job.ablations),
+        (["frozen"], lambda job: job.cell.frozen),
         (
             ["reference", "gen1", "mvsec"],
             lambda job: job.cell.kind == "reference" and job.cell.task != "ddd17",
@@ -356,7 +415,7 @@ def test_unknown_names_are_refused(groups, message):
     ],
 )
 def test_names_narrow_a_plan(only, chosen):
-    every = {"tasks": ["ddd17", "gen1", "mvsec"]}
+    every = {"tasks": ["ddd17", "gen1", "mvsec"], "evaluations": ["full", "frozen"]}
     cells = [{"methods": ["scratch", "cm3ae"], **every}, {"methods": ["ecdp"], "tasks": ["ddd17"]}]
     study = jobs_of(
         cells=cells, references=every["tasks"], ablations=[{"tables": ["masking"], "task": "ddd17"}]
@@ -396,6 +455,18 @@ WRONG = [
         ", cells.0.architectures: 'b' is not allowed; it should be 'rec",
     ),
     ("seeds: [0, -1]", ", seeds: -1 is not allowed; it should be greater than or equal to 0"),
+    ("pretrainings: {0: []}", ", pretrainings: [] is not allowed; it should have at least 1"),
+    ("pretrainings: {}", ", pretrainings: {} is not allowed; "),
+    ("pretrainings: {a: [0]}", "'a' is not allowed; it should be a valid integer"),
+    ("pretraining_seeds: [0]", "unknown setting 'pretraining_seeds'; did you mean 'pretrainings'?"),
+    (
+        "cells: [{methods: [a], evaluations: [probe]}]",
+        ", cells.0.evaluations: 'probe' is not allowed; it should be 'full' or 'frozen'",
+    ),
+    (
+        "ablations: [{tables: [memory], evaluation: none}]",
+        ", ablations.0.evaluation: 'none' is not allowed; it should be 'full' or 'frozen'",
+    ),
     ("at_once: 0", ", at_once: 0 is not allowed; it should be greater than 0"),
     ("split: train", ", split: 'train' is not allowed; it should be 'test' or 'val'"),
     (

@@ -1,12 +1,17 @@
 import re
 import shlex
+from dataclasses import replace
 
 import pytest
+from made_records import record as made_record
 
+from tespec.cli import cells
 from tespec.cli import plan as plan_cli
 from tespec.cli.main import main
 from tespec.comparison.frame import to_frame
-from tespec.comparison.records import read_records, write_archive
+from tespec.comparison.records import ARCHIVE, read_records, write_archive, write_record
+from tespec.plan.jobs import command, expand, read_plan
+from tespec.runs.finetune import prepare_run
 
 
 @pytest.fixture
@@ -40,14 +45,27 @@ def test_a_dry_run_adds_up_the_hours_of_fine_tunings_on_real_data(tmp_path, caps
 def test_status_counts_runs_by_method_and_task(tmp_path, records, capsys):
     write_archive(records, tmp_path / "records.jsonl.gz")
     assert (
-        main(["plan", "sample", "--status", "--seeds", "0", "1", "9", "--results", str(tmp_path)])
-        == 0
+        main(["plan", "sample", "--status", "--seeds", "0", "1", "--results", str(tmp_path)]) == 0
     )
     first, head, *rows = capsys.readouterr().out.splitlines()
     assert (" runs done, " in first, head.split()) == (True, ["ddd17"])
-    assert {"scratch": "6/9", "prior": "1/1", "moby": "8/12"}.items() <= dict(
+    assert {"scratch": "6/6", "prior": "1/1", "moby": "8/8"}.items() <= dict(
         row.split() for row in rows
     ).items()
+
+
+def test_a_damaged_record_of_a_plan_is_named_and_its_run_is_missing(tmp_path, records, capsys):
+    damaged = next(record for record in records if record.cell.method == "scratch")
+    write_archive([record for record in records if record != damaged], tmp_path / ARCHIVE)
+    write_record(damaged, tmp_path).write_text('{"format": 5, "cell": "\\u001b[2J"}')
+    write_record(made_record("gep"), tmp_path).write_text("{")
+    options = ["--only", "scratch", "--results", str(tmp_path)]
+    assert main(["plan", "sample", "--status", *options]) == 1
+    output = capsys.readouterr()
+    assert output.out.startswith("sample world study")
+    assert ": 14 of 15 runs done" in output.out
+    (line,) = output.err.splitlines()
+    assert line.startswith(f"skipped: {tmp_path}/runs/{damaged.name}.json: not a record: name: ")
 
 
 MISTAKES = [
@@ -126,10 +144,8 @@ def test_options_reach_every_run_and_failures_the_user(tmp_path, monkeypatch, ca
     )
     assert main(["plan", "demo", *shlex.split(given), *places]) == 1
     _, failed, last = capsys.readouterr().out.splitlines()
-    assert (
-        failed
-        == "failed: evaluation-tespec-ddd17-feedforward-s0: error: the disk is full (log.txt)"
-    )
+    assert failed.startswith("failed: evaluation-tespec-ddd17-feedforward-p0-s0-")
+    assert failed.endswith(": error: the disk is full (log.txt)")
     assert last.startswith("1 of 2 runs done; records: ")
     assert len(calls) == 3
     for words in calls:
@@ -139,15 +155,37 @@ def test_options_reach_every_run_and_failures_the_user(tmp_path, monkeypatch, ca
         )
 
 
+RUN = [
+    "methods: [scratch], evaluations: [full, frozen]",
+    "methods: [scratch], label_fraction: [0.5], set: [batch_size=2], evaluations: [frozen]",
+    "methods: [scratch], backbone: resnet_micro",
+]
+
+
+@pytest.mark.parametrize("fields", [*RUN, "references"])
+def test_a_run_by_its_job_s_command_has_the_job_s_cell(
+    tmp_path, tiny_world, monkeypatch, places, fields
+):
+    groups = f"cells: [{{tasks: [ddd17], {fields}}}]" if fields in RUN else "references: [ddd17]"
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"profile: smoke\nsplit: val\naccumulate: 2\n{groups}")
+    jobs = expand(replace(read_plan(str(file)), data=str(tiny_world)))
+    specs = []
+    monkeypatch.setattr(cells, "run_seeds", lambda spec, *_: specs.append(spec))
+    assert [main([*command(job), *places]) for job in jobs] == [0] * len(jobs)
+    made = [prepare_run(job.cell.kind, spec)[0] for job, spec in zip(jobs, specs, strict=True)]
+    assert [(run.cell, run.seed, run.pretraining) for run in made] == [job.key for job in jobs]
+
+
 @pytest.mark.slow
 def test_a_plan_is_run_once_from_each_of_its_pretrainings(tmp_path, tiny_world, capsys, places):
     file = tmp_path / "mine.yaml"
     file.write_text(
         "profile: smoke\n"
         "set: [pretraining.optimisation.steps=2, pretraining.optimisation.warmup_steps=1]\n"
-        "pretraining_seeds: [0, 1]\n"
+        "pretrainings: {0: [0], 1: [0]}\n"
         "cells:\n- {methods: [tespec], architectures: [feedforward], tasks: [ddd17],\n"
-        "   label_fraction: [0.5]}\n"
+        "   label_fraction: [0.5], evaluations: [frozen]}\n"
     )
     command = ["plan", str(file), "--data", str(tiny_world), *places]
     assert main(command) == 0
@@ -155,7 +193,7 @@ def test_a_plan_is_run_once_from_each_of_its_pretrainings(tmp_path, tiny_world, 
     assert "mine: 0 of 2 runs done, 2 pre-trainings come first" in output.out
     assert "2 of 2 runs done" in output.out
     assert output.out.count("\npretraining-tespec-") == 2
-    assert "[4/4] done: evaluation-tespec-ddd17-feedforward-label_fraction=0.5" in output.err
+    assert "[4/4] done: evaluation-tespec-ddd17-feedforward-frozen-" in output.err
     records, problems = read_records(tmp_path / "results")
     assert problems == []
     starts = {
@@ -163,11 +201,14 @@ def test_a_plan_is_run_once_from_each_of_its_pretrainings(tmp_path, tiny_world, 
         for record in records
         if record.cell.kind == "pretraining"
     }
-    cells = [record for record in records if record.cell.kind == "evaluation"]
-    assert all((record.seed, record.cell.label_fraction) == (0, 0.5) for record in cells)
-    assert [starts[record.weights.sha256] for record in cells] == [
-        record.pretraining for record in cells
+    evaluated = [record for record in records if record.cell.kind == "evaluation"]
+    assert all((record.seed, record.cell.label_fraction) == (0, 0.5) for record in evaluated)
+    assert all(record.cell.frozen for record in evaluated)
+    assert [starts[record.weights.sha256] for record in evaluated] == [
+        record.pretraining for record in evaluated
     ]
-    assert sorted(starts.values()) == [0, 1] == sorted(to_frame(cells).pretraining_seed.unique())
+    assert (
+        sorted(starts.values()) == [0, 1] == sorted(to_frame(evaluated).pretraining_seed.unique())
+    )
     assert main(command) == 0
     assert "mine: 2 of 2 runs done\n" in capsys.readouterr().out

@@ -206,6 +206,18 @@ PLANNED = [
 ]
 
 
+def test_the_advice_of_a_dry_run_prices_its_own_pretraining(without_data, capsys):
+    cell = "run --method tespec --task ddd17 --data sample --profile paper --backbone swin_micro"
+    assert main([*cell.split(), "--set", "pretraining.batch_size=4", "--dry-run"]) == 0
+    *_, advice = capsys.readouterr().out.splitlines()
+    words = advice.removeprefix("First, tespec is pre-trained: see tespec ").removesuffix(".")
+    assert main(words.split()) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert " data sample (" in printed
+    assert " profile paper " in printed
+    assert " px, 4 x 15 per step " in printed
+
+
 @pytest.mark.parametrize(("arguments", "data", "profile", "size"), PLANNED)
 def test_a_dry_run_prices_the_run_and_writes_nothing(
     tmp_path, without_data, capsys, arguments, data, profile, size
@@ -216,7 +228,7 @@ def test_a_dry_run_prices_the_run_and_writes_nothing(
     assert main([*arguments, "--dry-run", "--results", "results", "--runs", "runs"]) == 0
     lines = capsys.readouterr().out.splitlines()
     first = "First, tespec is pre-trained: see tespec pretrain --method tespec --profile"
-    is_first = lines[-1] == f"{first} {profile} --dry-run."
+    is_first = lines[-1] == f"{first} {profile} --data sample --dry-run."
     assert is_first == (arguments[:3] == ["run", "--method", "tespec"])
     printed = dict(line.split(maxsplit=1) for line in lines if line and line[0] in "dpi")
     assert printed["profile"] == profile
