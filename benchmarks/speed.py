@@ -14,13 +14,14 @@ import io
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from functools import partial
 from itertools import count
 from json import dumps
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, cast
 from unittest.mock import patch
 
 if not __package__:
@@ -35,12 +36,13 @@ import torch
 from cyclopts import Parameter
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.utils import clip_grad_value_
 from torch.utils.benchmark import Measurement, Timer
 
 from tespec.cli.main import call, new_app, run
 from tespec.comparison.records import environment
 from tespec.core.boxes import Boxes, make_boxes
-from tespec.core.config import pretraining_settings
+from tespec.core.config import finetuning_settings, pretraining_settings
 from tespec.core.files import write_all
 from tespec.core.paths import RESULTS
 from tespec.datasets.augment import apply_maps
@@ -55,6 +57,10 @@ from tespec.events.store import open_store, store_of
 from tespec.metrics.detection import BoxFilter, DetectionScorer
 from tespec.models import EventSwin
 from tespec.pretraining.method import open_pretraining
+from tespec.tasks import find_task
+from tespec.tasks.base import random_backbone
+from tespec.training.optimizer import learning_rate
+from tespec.training.trainer import Trainer
 
 ROUNDS = 5
 SECONDS = 0.4  # minimum time of each implementation per round
@@ -315,6 +321,77 @@ def frame_by_frame(backbone: Any, histograms: Tensor) -> list[Tensor]:
     return [torch.stack(features, dim=1) for features in outputs]
 
 
+def frozen_feedforward(quick: bool, folder: Path) -> Case:
+    """Training step with a frozen feed-forward backbone."""
+    return frozen_step("feedforward", quick)
+
+
+def frozen_recurrent(quick: bool, folder: Path) -> Case:
+    """Training step with a frozen recurrent backbone."""
+    return frozen_step("recurrent", quick)
+
+
+def frozen_step(arch: str, quick: bool) -> Case:
+    """Training step of a segmentation head, against the backbone's inference and a head step.
+
+    Args:
+        arch: "recurrent" or "feedforward".
+        quick: whether sizes are tiny.
+    """
+    size = (32, 32) if quick else (96, 160)
+    profile = "smoke" if quick else "study"
+    settings = finetuning_settings("ddd17", arch, profile, ["head.dropout=0.0"], frozen=True)
+    task = find_task(settings)
+    torch.manual_seed(0)
+    network = task.network(settings, random_backbone(settings, size))
+    network.freeze_backbone()
+    plain_network = deepcopy(network).train()
+    device = torch.device("cpu")
+    batch = task.blank_batch(settings, size, settings.batch_size, device)
+    batch["histograms"].random_(0, 3)
+    trainer = Trainer(network, cast("Any", []), settings.optimisation, seed=0, device=device)
+    trainer.model.train()
+    rate = learning_rate(settings.optimisation, 0)
+    optimizer = torch.optim.Adam(plain_network.head.parameters(), rate, fused=True)
+
+    def step() -> Tensor:
+        trainer.train_step(batch)
+        return cast("Tensor", network.head.conv_seg.weight.detach().clone())
+
+    frames = settings.batch_size * settings.segments
+    return Case(
+        name=f"{frames} frames of {size[0]}x{size[1]} px, Swin micro, {arch}, frozen; UPerHead",
+        ours=step,
+        plain=lambda: head_step(plain_network, optimizer, batch),
+        plain_name="inference of the backbone, and a step of the head",
+        same=partial(torch.allclose, atol=1e-6),
+        work=frames,
+        unit="frames",
+    )
+
+
+def head_step(
+    network: Any, optimizer: torch.optim.Optimizer, batch: Mapping[str, Tensor]
+) -> Tensor:
+    """Compute features without gradients, then train the head by one step.
+
+    Args:
+        network: of a segmentation task.
+        optimizer: of its head.
+        batch: histograms and labels.
+
+    Returns:
+        The last layer's weights after the step.
+    """
+    with torch.no_grad():
+        features, _ = network.backbone(batch["histograms"])
+    network.losses(features, batch)["loss"].backward()
+    clip_grad_value_(network.head.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad()
+    return cast("Tensor", network.head.conv_seg.weight.detach().clone())
+
+
 CLASSES = ("pedestrian", "two-wheeler", "car")
 
 
@@ -397,9 +474,28 @@ def by_pycocotools(frames: Sequence[tuple[Boxes, Boxes]]) -> list[float]:
     return [100 * float(score) for score in evaluation.stats[:3]]
 
 
-Stage = Literal["histogram", "store", "batch", "rectified", "recurrent", "metric"]
+Stage = Literal[
+    "histogram",
+    "store",
+    "batch",
+    "rectified",
+    "recurrent",
+    "frozen_feedforward",
+    "frozen_recurrent",
+    "metric",
+]
 STAGES = {
-    stage.__name__: stage for stage in (histogram, store, batch, rectified, recurrent, metric)
+    stage.__name__: stage
+    for stage in (
+        histogram,
+        store,
+        batch,
+        rectified,
+        recurrent,
+        frozen_feedforward,
+        frozen_recurrent,
+        metric,
+    )
 }
 app = new_app("speed.py", __doc__)
 

@@ -10,7 +10,7 @@ from tespec.pretraining.method import find_method
 from tespec.registry import register_methods
 from tespec.runs.data import Data, settings_of
 from tespec.runs.finetune import CellSpec
-from tespec.runs.references import PRIOR, Prior
+from tespec.runs.references import CONTROL, PRIOR, Control, Prior
 from tespec.runs.setup import Setup
 from tespec.runs.train import CheckpointHook
 
@@ -37,8 +37,12 @@ def cell_spec(
     of_spec = {field.name for field in fields(CellSpec)} & more.keys()
     spec = {name: more.pop(name) for name in of_spec}
     data = spec.pop("data", Data(world / task, "sample"))
-    settings = spec.pop("settings", None) or settings_of(data, task, arch, profile, changes)
-    kind = Prior if method == PRIOR else find_method(method)
+    frozen = more.pop("frozen", False)
+    settings = spec.pop("settings", None) or settings_of(
+        data, task, arch, profile, changes, frozen=frozen
+    )
+    references = {PRIOR: Prior, CONTROL: Control}
+    kind = references.get(method) or find_method(method)
     spec = {"checkpoint": None, "seed": 0} | spec
     return CellSpec(
         name=method,

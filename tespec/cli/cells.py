@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +25,23 @@ from tespec.core import config
 from tespec.core.distributed import is_first
 from tespec.core.errors import UserError
 from tespec.core.settings import Pretraining, default_values
+from tespec.datasets.base import TEST
 from tespec.pretraining.method import Method, find_method
 from tespec.registry import METHODS
-from tespec.runs.cost import estimate_training, input_size
+from tespec.runs.cost import estimate_training, evaluated_windows, input_size
 from tespec.runs.data import SAMPLE, Data, find_data, find_unlabelled, settings_of
 from tespec.runs.finetune import CellSpec, finetune
 from tespec.runs.identity import pretraining_cell
 from tespec.runs.pretrain import pretrain
-from tespec.runs.references import PRIOR, Prior, label_prior, probe, require_supported
+from tespec.runs.references import (
+    CONTROL,
+    PRIOR,
+    Control,
+    Prior,
+    label_prior,
+    probe,
+    require_supported,
+)
 from tespec.runs.required import required_network
 from tespec.runs.run import WEIGHTS
 from tespec.runs.setup import Setup
@@ -41,29 +51,22 @@ from tespec.weights.files import read_recipe
 from tespec.weights.load import fetch
 
 
-def run_finetuning(cell: CellOptions, setup: Setup, given: Sequence[str]) -> None:
-    """Fine-tune and evaluate a cell, once for each seed.
+def run_cell(cell: CellOptions, setup: Setup, given: Sequence[str]) -> None:
+    """Compute a cell or a reference, once for each seed, and print the results.
 
     Args:
         cell: options of the cell.
         setup: options of how and where to run.
         given: arguments of the command line, for the record.
     """
-    run_seeds(build_spec(cell, setup), finetune, cell, given)
-
-
-def run_probe(cell: CellOptions, setup: Setup, given: Sequence[str]) -> None:
-    """Probe the features of a cell's initial backbone; arguments as in `run_finetuning`."""
     spec = build_spec(cell, setup)
-    require_supported(spec.settings, is_probe=True)
-    run_seeds(spec, probe, cell, given)
-
-
-def run_reference(cell: CellOptions, setup: Setup, given: Sequence[str]) -> None:
-    """Score the label prior of a task; arguments as in `run_finetuning`."""
-    spec = build_spec(cell, setup)
-    require_supported(spec.settings, is_probe=False)
-    run_seeds(spec, label_prior, cell, given)
+    measure: Callable[[CellSpec], Record] = finetune
+    if cell.probe or cell.reference == PRIOR:
+        require_supported(spec.settings, is_probe=cell.probe)
+        measure = probe if cell.probe else label_prior
+    elif cell.reference == CONTROL:
+        measure = partial(finetune, kind="control")
+    run_seeds(spec, measure, cell, given)
 
 
 def build_spec(cell: CellOptions, setup: Setup) -> CellSpec:
@@ -78,16 +81,19 @@ def build_spec(cell: CellOptions, setup: Setup) -> CellSpec:
     """
     task = str(read_config("tasks", cell.task))
     profile = read_config("profiles", cell.training.profile)
-    name = cell.method or PRIOR
-    method = find_method(name) if cell.method else Prior
-    arch = "feedforward" if cell.reference else cell.arch
+    name = str(cell.method or cell.reference)
+    references: dict[str, type[Method]] = {PRIOR: Prior, CONTROL: Control}
+    method = references[name] if cell.reference else find_method(name)
+    arch = "feedforward" if method is Prior else cell.arch
     method.require(name, arch)
     data = find_data(task, cell.data, profile, planned=cell.training.dry_run)
     network = network_of(cell.training.backbone, method)
     return CellSpec(
         name=name,
         method=method,
-        settings=settings_of(data, task, arch, profile, cell.finetuning_changes, network),
+        settings=settings_of(
+            data, task, arch, profile, cell.finetuning_changes, network, frozen=cell.frozen
+        ),
         data=data,
         checkpoint=fetch(cell.checkpoint),
         seed=cell.seeds[0],
@@ -95,7 +101,6 @@ def build_spec(cell: CellOptions, setup: Setup) -> CellSpec:
         pretraining_changes=cell.pretraining_changes,
         split=cell.split,
         pretraining_seed=cell.pretraining_seed,
-        freeze=cell.freeze,
     )
 
 
@@ -149,8 +154,9 @@ def print_cost(cell: CellOptions, setup: Setup) -> None:
     spec.validate(planned=True)
     settings = spec.resolve_settings()
     size = input_size(settings, settings.task, spec.data.sensor(settings.sensor))
-    estimate = estimate_training(settings, size, freeze=spec.freeze)
-    print(estimate.report(spec.data.title, setup, cell.training.gpus))
+    windows = 0 if spec.data.is_sample or spec.split != TEST else evaluated_windows(settings)
+    estimate = estimate_training(settings, size)
+    print(estimate.report(spec.data.title, setup, cell.training.gpus, windows))
     if spec.pretrains and spec.data.is_sample:
         words = ["tespec", "pretrain", "--method", spec.name, "--profile", settings.profile]
         words += ["--data", SAMPLE]
@@ -213,10 +219,9 @@ def print_settings(name: str, cell: CellOptions) -> None:
         print(f"{name}, {cell.arch}, profile {profile}")
         described = data.description.overrides() if data else {}
         network = network_of(backbone, Method)
-        settings = config.finetuning_settings(
-            name, cell.arch, profile, cell.changes, described, network
-        )
-        layers = config.cell_layers(name, cell.arch, profile, cell.changes, described)
+        options = (name, cell.arch, profile, cell.changes, described)
+        settings = config.finetuning_settings(*options, network, frozen=cell.frozen)
+        layers = config.cell_layers(*options, frozen=cell.frozen)
     else:
         method = find_method(name)
         facts = {name: asdict(method.row)}

@@ -159,25 +159,40 @@ class CellOptions:
     ] = None
     probe: Annotated[bool, Parameter(help="linear and k-NN probe of the frozen backbone")] = False
     reference: Annotated[
-        Literal["prior"] | None, Advanced(help="score the label prior instead of a method")
+        Literal["prior", "control"] | None,
+        Advanced(
+            help="instead of a method: prior, the label prior; control, a new head on the backbone "
+            "of a network fine-tuned on the same labels (--checkpoint FILE)"
+        ),
     ] = None
     # set by a plan
     pretraining_seed: Annotated[NonNegativeInt | None, Parameter(show=False)] = None
     plugins: Plugins = ()
 
     def __post_init__(self) -> None:
-        starts = self.method or self.checkpoint or self.training.backbone
-        trains = self.probe or self.freeze or self.training.dry_run
         refuse(
-            bool(self.reference and (starts or trains)),
-            "--reference cannot be combined with --method, --checkpoint, --backbone, --probe, "
-            "--freeze, --dry-run",
+            bool(self.reference and (self.method or self.probe or self.freeze)),
+            "--reference cannot be combined with --method, --probe, --freeze",
+        )
+        trained = self.checkpoint or self.training.backbone or self.training.dry_run
+        refuse(
+            bool(self.reference == "prior" and trained),
+            "--reference prior cannot be combined with --checkpoint, --backbone, --dry-run",
+        )
+        refuse(
+            self.reference == "control" and not self.checkpoint,
+            "--reference control requires --checkpoint: the model.safetensors of a run",
         )
         refuse(self.freeze and self.probe, "--freeze cannot be combined with --probe")
         refuse(
             self.training.dry_run and self.probe,
             "--dry-run estimates trainings, but --probe trains no network",
         )
+
+    @property
+    def frozen(self) -> bool:
+        """Whether only the head is trained."""
+        return self.freeze or self.reference == "control"
 
     @property
     def changes(self) -> tuple[str, ...]:
@@ -230,7 +245,9 @@ def check_cell(cell: CellOptions) -> None:
     verb = "are" if len(missing) > 1 else "is"
     refuse(bool(missing), f"{' and '.join(missing)} {verb} required (see --list)")
     check_names(cell.plugins, cell.data, method=cell.method, task=task, profile=profile)
-    cell_facts(str(task), cell.arch, profile or "paper", cell.finetuning_changes)
+    cell_facts(
+        str(task), cell.arch, profile or "paper", cell.finetuning_changes, frozen=cell.frozen
+    )
     refuse_unknown_changes(cell.pretraining_changes)
     register_methods()
 

@@ -3,6 +3,7 @@
 import os
 import shlex
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,7 +24,7 @@ from tespec.cli.options import (
 )
 from tespec.comparison.cell import SAMPLE
 from tespec.comparison.records import Key, Record
-from tespec.core.config import names
+from tespec.core.config import finetuning_settings, names
 from tespec.core.errors import UserError
 from tespec.core.paths import RESULTS, RUNS
 from tespec.core.progress import log
@@ -31,7 +32,7 @@ from tespec.plan import jobs as plans
 from tespec.plan.execute import PlannedRun, make_executor, run_all, sbatch_script
 from tespec.plan.jobs import Job, Plan
 from tespec.registry import register_methods
-from tespec.runs.setup import Advanced, NonNegativeInt, PositiveInt
+from tespec.runs.setup import Advanced, NonNegativeInt, PositiveInt, Setup
 
 app = new_app(
     "plan", help_epilogue=examples("plan demo", "plan tables --data /data --gpus 4 --only tespec")
@@ -178,6 +179,7 @@ def plan(
             print(sbatch_script(make_executor("slurm", options.slurm, folder)))
         for job in missing:
             print(shlex.join(["tespec", *arguments_of(job, finished, options)]))
+        print_hours(missing)
         return 0
     folders = {job.data for job in missing if job.data != SAMPLE}
     absent = sorted(folder for folder in folders if not Path(folder).exists())
@@ -214,6 +216,39 @@ def print_status(jobs: Sequence[Job], done: Sequence[Job]) -> None:
     cells = frame.groupby(["method", "task"], sort=False)["done"]
     counts = cells.agg(lambda runs: f"{runs.sum()}/{len(runs)}").unstack(fill_value="-")
     print(counts.rename_axis(index=None, columns=None).to_string())
+
+
+def print_hours(jobs: Sequence[Job]) -> None:
+    """Print the estimated hours of fine-tunings on real data, with evaluation, on one H100.
+
+    Args:
+        jobs: missing runs of a plan.
+    """
+    from tespec.runs.cost import estimate_training, evaluated_windows, input_size
+
+    counts: Counter[tuple[str, str, str, str, bool, tuple[str, ...]]] = Counter()
+    for job in jobs:
+        cell = job.cell
+        if cell.kind == "evaluation" and cell.data != SAMPLE:
+            counts[cell.task, cell.arch, cell.profile, cell.backbone, cell.frozen, job.set] += 1
+    total = 0.0
+    for (task, arch, profile, backbone, frozen, changes), count in counts.items():
+        settings = finetuning_settings(
+            task, arch, profile, changes, network=backbone, frozen=frozen
+        )
+        name = f"{task}, {arch}, {backbone}{', frozen' * frozen}"
+        try:
+            estimate = estimate_training(settings, input_size(settings, task))
+            cost = estimate.cost(Setup())
+        except UserError as error:
+            print(f"{name}: hours unknown: {error}")
+            continue
+        windows = evaluated_windows(settings)
+        hours = estimate.hours(cost, "H100 SXM", windows)
+        total += count * hours
+        print(f"{name}: {count} x {hours:.2f} h of an H100, with {windows:,} windows of evaluation")
+    if counts:
+        print(f"fine-tunings: {total:.1f} h of an H100, without data loading and pre-trainings")
 
 
 def changed(plan: Plan, options: Options) -> Plan:

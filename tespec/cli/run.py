@@ -72,12 +72,8 @@ def run(
         cells.draw_predictions(prediction, cell, setup)
     elif cell.training.dry_run:
         cells.print_cost(cell, setup)
-    elif cell.probe:
-        cells.run_probe(cell, setup, given)
-    elif cell.reference:
-        cells.run_reference(cell, setup, given)
     else:
-        cells.run_finetuning(cell, setup, given)
+        cells.run_cell(cell, setup, given)
 
 
 def print_names() -> None:

@@ -237,7 +237,7 @@ def select(
     where: Mapping[str, str],
     by: str = "",
     free: Iterable[str] = (),
-    kinds: Sequence[str] = ("evaluation", "reference"),
+    kinds: Sequence[str] = ("evaluation", "reference", "control"),
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Select the records that tables show.
 

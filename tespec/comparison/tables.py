@@ -294,7 +294,7 @@ def _comparison(
     rows = []
     for row in numbers:
         if row["task"] in layout.tasks and row["metric"] in layout.metrics:
-            is_reference = row["kind"] == "reference"
+            is_reference = row["kind"] != "evaluation"
             group = "References" if is_reference else row["group"]
             place = {"block": 200 if is_reference else 100, "group": group, "order": 0}
             place = places.get(row["method"], place)

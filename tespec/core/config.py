@@ -29,7 +29,7 @@ from tespec.registry import METHODS, pretrained_methods
 
 Settings = Finetuning | Pretraining
 # settings that --set does not change
-CHOSEN = ("task", "name", "arch", "profile", "backbone", "deviations")
+CHOSEN = ("task", "name", "arch", "frozen", "profile", "backbone", "deviations")
 # Settings that name a run or affect its speed instead of its result.
 NAMES = ("task", "name", "arch", "profile", "title", "version", "deviations", "evaluation_lanes")
 # the user's config files by kind ("tasks", "profiles") and name
@@ -222,7 +222,13 @@ def repository_task(task: str) -> str:
 
 
 def cell_layers(
-    task: str, arch: str, profile: str, changes: Sequence[str] = (), of_data: Facts | None = None
+    task: str,
+    arch: str,
+    profile: str,
+    changes: Sequence[str] = (),
+    of_data: Facts | None = None,
+    *,
+    frozen: bool = False,
 ) -> list[Layer]:
     """List the layers of a cell's settings by task, profile, data and user, in this order.
 
@@ -232,10 +238,11 @@ def cell_layers(
         profile: name of a profile.
         changes: the user's changes, as `KEY=VALUE`.
         of_data: overrides of the data, see `Description.overrides`.
+        frozen: whether only the head is trained.
 
     Returns:
         Source and settings of each layer. A config gives two layers: its settings for all
-        architectures, and those for `arch`.
+        architectures, and those for `arch`; two more if `frozen`, from its group of that name.
 
     Raises:
         UserError: a config, change or architecture is unknown or malformed.
@@ -248,7 +255,13 @@ def cell_layers(
             source, f"no architecture {arch!r}", f"choose from {', '.join(map(str, known))}"
         )
     layers: list[Layer] = []
+    parts: list[Layer] = []
     for source, layer in [*configs, ("dataset.json", of_data or {})]:
+        parts.append((source, _without(layer, "frozen")))
+        of_frozen = _group(layer, "frozen", source)
+        if frozen:
+            parts.append((f"{source}, frozen", of_frozen))
+    for source, layer in parts:
         groups = _group(layer, "architectures", source)
         for name in map(str, groups):
             if name not in {*known, *ARCHITECTURES}:
@@ -335,7 +348,13 @@ def parse_change(change: str) -> Layer:
 
 
 def cell_facts(
-    task: str, arch: str, profile: str, changes: Sequence[str], of_data: Facts | None = None
+    task: str,
+    arch: str,
+    profile: str,
+    changes: Sequence[str],
+    of_data: Facts | None = None,
+    *,
+    frozen: bool = False,
 ) -> Facts:
     """Merge the layers of a cell, see `cell_layers` for the arguments and errors.
 
@@ -343,7 +362,9 @@ def cell_facts(
         All settings that `--set` can change. Only the task's config may have settings for which
         there is no default.
     """
-    (source, of_all), of_arch, *layers = cell_layers(task, arch, profile, changes, of_data)
+    (source, of_all), of_arch, *layers = cell_layers(
+        task, arch, profile, changes, of_data, frozen=frozen
+    )
     defaults = build(Finetuning, merge(of_all, of_arch, strict=False), source)
     return reduce(merge, layers, _changeable(defaults))
 
@@ -355,6 +376,8 @@ def finetuning_settings(
     changes: Sequence[str] = (),
     of_data: Facts | None = None,
     network: str = "swin",
+    *,
+    frozen: bool = False,
 ) -> Finetuning:
     """Resolve the settings of one cell: task config, profile, data, and the user's changes.
 
@@ -365,6 +388,7 @@ def finetuning_settings(
         changes: the user's changes, as `KEY=VALUE`.
         of_data: overrides of the data, see `Description.overrides`.
         network: kind of network, whose backbone the profile chooses, or a backbone.
+        frozen: whether only the head is trained.
 
     Returns:
         The settings. `deviations` lists the differences from the paper's settings of the same task,
@@ -373,15 +397,22 @@ def finetuning_settings(
     Raises:
         UserError: a name is unknown, or a setting is unknown or invalid.
     """
-    facts = {**cell_facts(task, arch, profile, changes, of_data), "task": task, "arch": arch}
-    settings = build(Finetuning, facts | _scale(profile, network), f"task {task}")
+    facts = {
+        **cell_facts(task, arch, profile, changes, of_data, frozen=frozen),
+        **_scale(profile, network),
+        "task": task,
+        "arch": arch,
+        "frozen": frozen,
+    }
+    settings = build(Finetuning, facts, f"task {task}")
     settings.check()
     of_repository = repository_task(task)
     if not of_repository:
         return settings
     # A network that was chosen by name is compared with the one that most methods have.
     kind = network if network in _backbones("paper") else "swin"
-    paper = {**cell_facts(of_repository, arch, "paper", ()), **_scale("paper", kind)}
+    published = cell_facts(of_repository, arch, "paper", (), frozen=frozen)
+    paper = {**published, **_scale("paper", kind)}
     return replace(settings, deviations=tuple(differences(as_facts(settings), paper)))
 
 
@@ -442,7 +473,13 @@ def changed_settings(
     changed: dict[str, Any] = {}
     if isinstance(settings, Finetuning):
         default: Any = finetuning_settings(
-            settings.task, settings.arch, settings.profile, (), of_data, network
+            settings.task,
+            settings.arch,
+            settings.profile,
+            (),
+            of_data,
+            network,
+            frozen=settings.frozen,
         )
     else:
         objective = settings.objective["type"]

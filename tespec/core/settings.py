@@ -383,7 +383,8 @@ class Finetuning(RecordingSettings):
     # peak_lr by data set of the pre-training
     peak_lr_after: dict[str, PositiveFloat] = field(default_factory=dict)
     arch: str = ""
-    # fraction of the training labels, spread evenly over each recording
+    frozen: Flag = False  # whether only the head is trained
+    # fraction of the training labels, spread evenly over recordings and time
     label_fraction: PositiveFraction = 1.0
 
     def check(self) -> None:

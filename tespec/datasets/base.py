@@ -100,6 +100,8 @@ class LabelledDataset(ABC):
     # Names of the recordings of each split, as in the official archive or in published code.
     splits: Mapping[str, Sequence[str]] = MappingProxyType({})
     sensor: ClassVar[Size | None] = None  # (height, width) in px
+    # labels, or windows of 50 ms, of the official test recordings, to estimate an evaluation
+    test_windows: ClassVar[int] = 0
     protocol_type: ClassVar[type[Any]] = NoProtocol  # dataclass of the options in `protocol`
     divides_labels: ClassVar[bool] = False  # whether labels can be downsampled with the events
     layout: str  # description of the layout on disk

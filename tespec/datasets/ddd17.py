@@ -77,6 +77,7 @@ class Ddd17(LabelledDataset):
     title = "DDD17"
     label_kind = MASK
     sensor = SENSOR
+    test_windows = 3_890  # EV-SegNet, Alonso and Murillo 2019: images of the test sequence
     # Papers report on dir1, the test sequence of EV-SegNet. No validation split exists: uzh-rpg/ess
     # calls dir1 "valid", and dir5, which has a single mask, "test"
     # (datasets/ddd17_events_loader.py).

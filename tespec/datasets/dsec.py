@@ -93,6 +93,7 @@ class Dsec(LabelledDataset):
     title = "DSEC"
     label_kind = MASK
     sensor = SENSOR
+    test_windows = 2_809  # labels of the test sequences of ESS (Sun et al. 2022)
     # As in uzh-rpg/ess (DSEC/dataset/provider.py), which has no validation split: it validates on
     # its test sequences.
     splits = {  # noqa: RUF012  # instances set their own

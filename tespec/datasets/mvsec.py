@@ -53,6 +53,7 @@ class Mvsec(LabelledDataset):
     title = "MVSEC"
     label_kind = DEPTH
     sensor = SENSOR
+    test_windows = 23_480  # 20 depth maps per s of 262, 262, 374 and 276 s (Zhu et al. 2018)
     # As in the paper. HMNet has no validation split (experiments/depth/config/hmnet_B3.py); e2depth
     # and RAMNet validate on a time segment of outdoor_day2, in separate folders
     # (uzh-rpg/rpg_ramnet, RAM_Net/configs/*_mvsec.json).

@@ -423,6 +423,7 @@ class Gen1(PropheseeDataset):
 
     title = "Gen1"
     sensor = (240, 304)
+    test_windows = 554_130  # 470 recordings of 1,179 windows (Wuziyi616/LEOD, docs/benchmark.md)
     known_classes = 2
     official = re.compile(r"\d\d-\d\d-\d\d_\d\d-\d\d-\d\d_\d+_\d+")
 
@@ -459,5 +460,6 @@ class OneMpx(PropheseeDataset):
 
     title = "1Mpx"
     sensor = (720, 1280)
+    test_windows = 162_000  # 2.25 hours (Perot et al. 2020)
     known_classes = 7
     official = re.compile(r"moorea_\d{4}-\d\d-\d\d_.*\d+_\d+")

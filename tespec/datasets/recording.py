@@ -304,23 +304,45 @@ def spread(count: int, total: int) -> list[int]:
 
 
 def with_label_fraction(
-    recordings: Sequence[LabelledRecording], fraction: float
+    recordings: Sequence[LabelledRecording], fraction: float, seed: int
 ) -> list[LabelledRecording]:
-    """Select a fraction of the labels of each recording, at least one if it has any.
+    """Select a fraction of all labels, spread evenly over the recordings and over their time.
 
-    All events remain. The choice depends only on the number of labels; a smaller fraction is a
-    subset of a larger one.
+    All events remain. The choice depends only on the numbers of labels and the seed: a smaller
+    fraction is a subset of a larger one. Recordings contribute in proportion to their labels, so
+    some contribute none if only few labels are left.
 
     Args:
         recordings: recordings with labels.
-        fraction: fraction of the labels, from 0 to 1.
+        fraction: fraction of the labels, above 0 and at most 1.
+        seed: chooses where a recording's labels begin, and the order of the recordings.
+
+    Raises:
+        UserError: the fraction rounds to no label.
     """
-    selected = []
-    for recording in recordings:
-        count = len(recording.label_indices)
-        n_labels = max(min(count, 1), round(fraction * count))
-        selected.append(recording.subset(np.sort(van_der_corput_order(count)[:n_labels])))
-    return selected
+    counts = np.array([len(recording.label_indices) for recording in recordings])
+    total = int(counts.sum())
+    if fraction == 1 or not total:
+        return list(recordings)
+    n_labels = round(fraction * total)
+    if not n_labels:
+        what = f"{fraction:g} of {total:,} training labels is none"
+        raise UserError("label_fraction", what, f"set it to {1 / total:.2g} (one label) or more")
+    rng = np.random.default_rng([seed, *b"label_fraction"])
+    offsets = (rng.permutation(len(counts)) + 0.5) / len(counts)
+    owners = np.repeat(np.arange(len(counts)), counts)  # (total,) recording of each label
+    present = counts[counts > 0]
+    labels = np.concatenate(
+        [(van_der_corput_order(count) + rng.integers(count)) % count for count in present.tolist()]
+    )
+    ranks = np.concatenate([np.arange(count) for count in present])
+    # A recording's label of rank k is the next one when the fraction reaches this value.
+    due = (ranks + offsets[owners]) / counts[owners]
+    chosen = np.argsort(due, kind="stable")[:n_labels]
+    return [
+        recording.subset(np.sort(labels[chosen[owners[chosen] == index]]))
+        for index, recording in enumerate(recordings)
+    ]
 
 
 def cut_at_gaps(recordings: Sequence[LabelledRecording], longest: int) -> list[LabelledRecording]:

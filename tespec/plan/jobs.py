@@ -346,7 +346,9 @@ def _job(
     method_class = Method if kind == "reference" else find_method(method)
     of_data = read_description(Path(data)).overrides()
     network = backbone or method_class.network
-    settings = config.finetuning_settings(task, arch, profile, of_cell, of_data, network)
+    settings = config.finetuning_settings(
+        task, arch, profile, of_cell, of_data, network, frozen=frozen
+    )
     cell = finetuning_cell(
         kind,
         method,
@@ -356,7 +358,6 @@ def _job(
         of_data=of_data,
         accumulate=plan.accumulate,
         split=plan.split,
-        frozen=frozen,
     )
     pretraining: int | str | None = None
     upstream = None

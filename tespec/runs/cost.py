@@ -20,7 +20,7 @@ from tespec.datasets.recording import downsampled_region
 from tespec.models.backbone import execute
 from tespec.pretraining.data import ImageData
 from tespec.pretraining.method import new_network, open_pretraining, pretrain_method
-from tespec.registry import DATASETS
+from tespec.registry import DATASETS, find_registered
 from tespec.runs.setup import Setup
 from tespec.runs.train import require_trainable
 from tespec.tasks import find_task
@@ -39,10 +39,11 @@ GPUS = (
     ("H100 SXM", 80, 989.4, 494.7),  # the datasheet's 1,979 and 989 are with sparsity
     ("H200 SXM", 141, 989.4, 494.7),
 )
-# Fraction of a GPU's peak throughput that training reaches. Measured in bf16 on an H100
-# (results/gpu): 0.04 on MVSEC, whose head is in fp32, 0.06 on Gen1, 0.07 in TESPEC's pre-training
-# (0.10 with --compile) and on 1Mpx, 0.12 on DSEC and DDD17.
-MFU = 0.1
+# Fraction of a GPU's peak throughput that training reaches, by kind of task. Measured in bf16 on an
+# H100 (results/gpu): 0.12 on DSEC and DDD17, 0.06 on Gen1, 0.07 on 1Mpx, 0.04 on MVSEC, whose head
+# is in fp32.
+MFU = {"segmentation": 0.12, "detection": 0.06, "depth": 0.04}
+OTHER_MFU = 0.1  # of other trainings; measured in TESPEC's pre-training: 0.07, with --compile 0.10
 # A training needs at least this fraction of its estimated memory. Measured on an H100: 1.0 to 1.5,
 # with --compile 0.9 (results/gpu); on a CPU, where torch makes temporary copies: 1.1 to 1.9.
 LEAST_MEMORY = 0.85
@@ -52,6 +53,7 @@ class Cost(NamedTuple):
     """Cost of a training per GPU."""
 
     flops: int  # of an optimizer step; a multiply-add counts as two
+    forward: int  # those of its forward pass
     activations: int  # bytes kept for the backward pass, without weights and batch
     fixed: int  # bytes of weights, gradients and the optimizer's two moments
     memory: int  # peak memory in bytes
@@ -92,18 +94,43 @@ class TrainingEstimate(NamedTuple):
         memory += trained * ((setup.accumulate > 1) + (gpus > 1))
         return Cost(
             flops=setup.accumulate * step.flops,
+            forward=setup.accumulate * step.forward,
             activations=step.activations,
             fixed=weights + 3 * trained,
             memory=memory,
         )
 
-    def report(self, data: str, setup: Setup, gpus: int = 1) -> str:
+    @property
+    def mfu(self) -> float:
+        """Fraction of a GPU's peak throughput that the training is assumed to reach."""
+        return MFU.get(getattr(self.settings, "kind", ""), OTHER_MFU)
+
+    def hours(self, cost: Cost, gpu: str, windows: int = 0) -> float:
+        """Estimate the time of training and evaluation.
+
+        Args:
+            cost: of the training, as by `cost`.
+            gpu: name in `GPUS`.
+            windows: number of windows that the evaluation plays.
+
+        Returns:
+            Hours, without data loading.
+        """
+        settings = self.settings
+        _, _, bf16, tf32 = next(row for row in GPUS if row[0] == gpu)
+        peak = 1e12 * (tf32 if settings.optimisation.precision == "fp32" else bf16)
+        batches = windows / (settings.batch_size * settings.segments)
+        flops = settings.optimisation.steps * cost.flops + batches * cost.forward
+        return flops / (peak * self.mfu) / 3600
+
+    def report(self, data: str, setup: Setup, gpus: int = 1, windows: int = 0) -> str:
         """Format the resolved settings and the cost.
 
         Args:
             data: describes the data.
             setup: as in `cost`.
             gpus: as in `cost`.
+            windows: as in `hours`; 0 if unknown.
         """
         settings = self.settings
         cost = self.cost(setup, gpus)
@@ -131,30 +158,24 @@ class TrainingEstimate(NamedTuple):
             f": {cost.activations / 1e9:.3g} GB kept for the backward pass, "
             f"{cost.fixed / 1e9:.3g} GB weights, gradients, optimizer",
         ]
-        for title, gigabytes, bf16, tf32 in GPUS:
-            peak = 1e12 * (tf32 if precision == "fp32" else bf16)
-            line = (
-                f"  {title:16} {gigabytes:4} GB  {steps * cost.flops / (peak * MFU) / 3600:,.1f} h"
-            )
+        for title, gigabytes, *_ in GPUS:
+            line = f"  {title:16} {gigabytes:4} GB  {self.hours(cost, title, windows):,.1f} h"
             if cost.memory / 1e9 > gigabytes:
                 line += "; too small: use --recompute, --accumulate N, or more GPUs"
             lines.append(line)
         lines.append(
-            f"Hours are for the steps at {100 * MFU:.0f} % of peak throughput, without data "
-            "loading and evaluation."
+            f"Hours are for the steps and {windows:,} windows of evaluation at "
+            f"{100 * self.mfu:.0f} % of peak throughput, without data loading."
         )
         return "\n".join(lines)
 
 
-def estimate_training(
-    settings: Finetuning | Pretraining, size: Size, *, freeze: bool = False
-) -> TrainingEstimate:
+def estimate_training(settings: Finetuning | Pretraining, size: Size) -> TrainingEstimate:
     """Build a training's network on `meta`.
 
     Args:
         settings: of the fine-tuning or pre-training.
         size: of the histograms, (H, W) in px.
-        freeze: whether the backbone of a fine-tuning is frozen.
     """
     if isinstance(settings, Pretraining):
         data = open_pretraining(settings, None, size)
@@ -166,20 +187,29 @@ def estimate_training(
     task: Any = find_task(settings)
     with META:
         model = task.network(settings, random_backbone(settings, size))
-    if freeze:
+    if settings.frozen:
         model.freeze_backbone()
     return TrainingEstimate(
         settings, model, size, lambda lanes: task.blank_batch(settings, size, lanes, META)
     )
 
 
+def evaluated_windows(settings: Finetuning) -> int:
+    """Number of windows that an evaluation of the official test recordings plays, at most.
+
+    Args:
+        settings: of the fine-tuning.
+
+    Returns:
+        The number, 0 if the data set does not state it.
+    """
+    dataset: Any = find_registered(DATASETS, settings.dataset, "dataset")
+    is_reset = settings.recurrent and settings.sampling == "random"
+    return int(dataset.test_windows) * (settings.segments if is_reset else 1)
+
+
 def require_memory(
-    settings: Finetuning | Pretraining,
-    size: Size,
-    setup: Setup,
-    device: torch.device,
-    *,
-    freeze: bool = False,
+    settings: Finetuning | Pretraining, size: Size, setup: Setup, device: torch.device
 ) -> None:
     """Refuse a training that needs more memory than its device has; all ranks decide alike.
 
@@ -190,7 +220,6 @@ def require_memory(
         size: of the backbone's input, (H, W) in px.
         setup: options of the run.
         device: on which this rank trains.
-        freeze: whether the backbone is frozen.
 
     Raises:
         UserError: with the options that reduce the memory.
@@ -200,7 +229,7 @@ def require_memory(
     # CPUs have no fused attention
     setup = replace(setup, deterministic=setup.deterministic or on_cpu)
     try:
-        estimate = estimate_training(settings, size, freeze=freeze)
+        estimate = estimate_training(settings, size)
         needed = estimate.cost(setup, processes).memory
     except Exception as error:
         log(f"memory is not checked before the training: {one_line(str(error))[:200]}")

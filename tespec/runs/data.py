@@ -167,6 +167,8 @@ def settings_of(
     profile: str | None = None,
     changes: Sequence[str] = (),
     network: str = "swin",
+    *,
+    frozen: bool = False,
 ) -> Finetuning:
     """Resolve the settings of a cell on this data, whose `dataset.json` may override splits.
 
@@ -177,9 +179,16 @@ def settings_of(
         profile: name of the profile.
         changes: `KEY=VALUE` settings of the user.
         network: name of a backbone or a kind of network.
+        frozen: whether only the head is trained.
     """
     return finetuning_settings(
-        task, arch, profile or data.profile, changes, data.description.overrides(), network
+        task,
+        arch,
+        profile or data.profile,
+        changes,
+        data.description.overrides(),
+        network,
+        frozen=frozen,
     )
 
 

@@ -37,12 +37,13 @@ from tespec.training.device import choose_device, derive_seed, seed_everything, 
 from tespec.training.loading import split_batches
 from tespec.weights.files import state_sha256, write_weights
 from tespec.weights.load import (
+    CELL,
     HISTOGRAMS,
     SEED,
     TRAINED_ON,
     PretrainingData,
     pretraining_data_of,
-    refuse_same_labels,
+    require_same_labels,
 )
 
 
@@ -61,7 +62,6 @@ class CellSpec:
     pretraining_changes: tuple[str, ...] = ()  # `KEY=VALUE` settings of that pre-training
     split: str = TEST  # split that is evaluated
     pretraining_seed: int | None = None  # seed of that pre-training; None: `seed`
-    freeze: bool = False  # whether to train only the head
 
     @property
     def pretrains(self) -> bool:
@@ -147,9 +147,14 @@ class CellSpec:
             )
 
 
-def finetune(spec: CellSpec) -> Record:
-    """Fine-tune and evaluate, or load the record if the run is complete."""
-    run, task, model = prepare_run("evaluation", spec)
+def finetune(spec: CellSpec, kind: Kind = "evaluation") -> Record:
+    """Fine-tune and evaluate, or load the record if the run is complete.
+
+    Args:
+        spec: the cell.
+        kind: of the record: "evaluation" or "control".
+    """
+    run, task, model = prepare_run(kind, spec)
     batches = split_batches(task.steps, run.seed, run.setup.accumulate)
 
     def evaluate() -> Outcome:
@@ -157,6 +162,7 @@ def finetune(spec: CellSpec) -> Record:
         cost = sizes_of(model) | {"inference_ms": inference_ms(model, task.size, run.device)}
         if is_first():
             recipe = as_facts(run.settings) | {
+                CELL: asdict(run.cell),
                 HISTOGRAMS: asdict(task.histogram_spec),
                 SEED: run.seed,
                 TRAINED_ON: run.trained_on,
@@ -165,7 +171,7 @@ def finetune(spec: CellSpec) -> Record:
         return {**outcome, "cost": cost}
 
     requirements = [
-        partial(require_memory, run.settings, task.size, run.setup, run.device, freeze=spec.freeze),
+        partial(require_memory, run.settings, task.size, run.setup, run.device),
         partial(require_recordable, run, model),
     ]
     return run_or_load(run, evaluate, partial(train, run, model, batches), requirements)
@@ -196,7 +202,7 @@ def prepare_run(kind: Kind, spec: CellSpec, **config: str) -> tuple[Run, Any, An
     """Open the data, build the model and initialise its backbone; pre-train it first if necessary.
 
     Args:
-        kind: of the record: "evaluation", "probe" or "reference".
+        kind: of the record: "evaluation", "probe", "reference" or "control".
         spec: the cell.
         config: further settings that determine the result, for the record.
 
@@ -214,7 +220,7 @@ def prepare_run(kind: Kind, spec: CellSpec, **config: str) -> tuple[Run, Any, An
         optimisation=with_precision(settings.optimisation, choose_device(spec.setup.device)),
     )
     with rank_zero_first():
-        task = build_task(settings, spec.data.root, spec.split)
+        task = build_task(settings, spec.data.root, spec.split, spec.seed)
     cell = finetuning_cell(
         kind,
         spec.name,
@@ -223,7 +229,6 @@ def prepare_run(kind: Kind, spec: CellSpec, **config: str) -> tuple[Run, Any, An
         spec.data.label,
         of_data=spec.data.description.overrides(),
         split=spec.split,
-        frozen=spec.freeze,
         accumulate=spec.setup.accumulate,
     )
     recordings = (*task.train, *task.scored)
@@ -243,7 +248,7 @@ def prepare_run(kind: Kind, spec: CellSpec, **config: str) -> tuple[Run, Any, An
     if weights.loaded:
         log(weights.summary())
     start, pretraining = start_of(weights.recipe, weights.sha256, checkpoint)
-    if spec.freeze:
+    if settings.frozen:
         model.freeze_backbone()
     # Only the splits that affect the result.
     splits = {name: list(task.dataset.splits.get(name, ())) for name in (TRAIN, spec.split)}
@@ -261,5 +266,6 @@ def prepare_run(kind: Kind, spec: CellSpec, **config: str) -> tuple[Run, Any, An
         pretraining=pretraining,
         start_time=start_time,
     )
-    refuse_same_labels(weights, run.trained_on, checkpoint)
+    if kind == "control":
+        require_same_labels(weights, run.trained_on, checkpoint)
     return run, task, model

@@ -62,6 +62,7 @@ def finetuning_cell(
         start=start,
         backbone="" if kind == "reference" else settings.backbone,
         label_fraction=settings.label_fraction,
+        frozen=settings.frozen,
         method_version=method.version,
         task_version=settings.version,
         plugin=plugin_sha256(method, settings, tasks=settings.task, profiles=settings.profile),

@@ -1,7 +1,8 @@
-"""References without fine-tuning: the label prior of a task, and probes of a frozen backbone."""
+"""References: label prior, positive control, and probes of a frozen backbone."""
 
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,8 +29,10 @@ from tespec.runs.run import Outcome, Run, run_or_load
 from tespec.runs.train import require_recordable
 from tespec.tasks.base import features_player
 from tespec.tasks.play import play
+from tespec.weights.load import WeightsReport, load_finetuned_backbone
 
-PRIOR = "prior"  # name in records
+PRIOR = "prior"  # names in records
+CONTROL = "control"
 STRIDE = 8  # side of a patch in px
 PATCHES = 20_000  # target number of patches per split, sampled evenly from the labels
 PROBES = {"linear": linear_probe, "knn": nearest_neighbours}
@@ -54,6 +57,23 @@ class Prior(Method):
         ),
     )
     architectures = ("feedforward",)
+
+
+class Control(Method):
+    """Upper reference of frozen backbones: one that was fine-tuned on the labels of the task."""
+
+    row = TableRow(
+        title="Fine-tuned backbone (saw these labels)",
+        group="References",
+        summary="Backbone of a network that was fine-tuned on the same labels, with a new head.",
+    )
+
+    @classmethod
+    def initialise(cls, backbone: Backbone, checkpoint: Path | None) -> WeightsReport:
+        """Load the backbone of a fine-tuned network, in place; see `Method.initialise`."""
+        if checkpoint is None:
+            raise UserError(f"reference {CONTROL}", "has no network", "give --checkpoint FILE")
+        return load_finetuned_backbone(backbone, checkpoint)
 
 
 class Constant(nn.Module):

@@ -14,15 +14,16 @@ def import_tasks() -> None:
     import_modules("tespec.tasks")
 
 
-def build_task(settings: Finetuning, root: Path, split: str = TEST) -> Task:
+def build_task(settings: Finetuning, root: Path, split: str = TEST, seed: int = 0) -> Task:
     """Build the task named by the settings.
 
     Args:
         settings: fine-tuning settings.
         root: folder of the data.
         split: scored split, "test" or "val".
+        seed: of the run.
     """
-    return find_task(settings)(settings, root, split)
+    return find_task(settings)(settings, root, split, seed)
 
 
 def find_task(settings: Finetuning) -> Any:

@@ -56,7 +56,7 @@ class Network(nn.Module, ABC):
         self.backbone = backbone
 
     def freeze_backbone(self) -> None:
-        """Train only the head: the backbone has no gradients and stays in evaluation mode."""
+        """Train only the head: the backbone is not differentiated and stays in evaluation mode."""
         self.frozen = True
         self.backbone.requires_grad_(False).eval()
 
@@ -107,7 +107,8 @@ class Network(nn.Module, ABC):
         Returns:
             the losses by name, and the detached state.
         """
-        features, state = self.backbone(batch["histograms"], reset(state, batch["is_first"]))
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
+            features, state = self.backbone(batch["histograms"], reset(state, batch["is_first"]))
         return self.losses(features, batch), detach(state)
 
     def predict(
@@ -195,6 +196,7 @@ class Task(ABC):
         settings: fine-tuning settings.
         root: folder of the data.
         split: scored split, "test" or "val".
+        seed: of the run; draws the training labels if only a fraction of them is used.
 
     Raises:
         UserError: a setting does not fit the task, or the data are missing, invalid or without
@@ -211,7 +213,7 @@ class Task(ABC):
     train: list[LabelledRecording]  # for training
     scored: list[LabelledRecording]
 
-    def __init__(self, settings: Finetuning, root: Path, split: str = TEST) -> None:
+    def __init__(self, settings: Finetuning, root: Path, split: str = TEST, seed: int = 0) -> None:
         if settings.test_time_augmentation not in self.test_time_augmentations:
             raise UserError(
                 "test_time_augmentation",
@@ -226,6 +228,7 @@ class Task(ABC):
         self.settings = settings
         self.head_settings: Any = build(self.head, settings.head, "head") if self.head else None
         self.split = split
+        self.seed = seed
         self.dataset = open_dataset(settings, root)
         pack_missing(files.source for name in (split, TRAIN) for files in self.dataset.files(name))
         self.train = self.dataset.recordings(TRAIN)
@@ -238,7 +241,7 @@ class Task(ABC):
     @property
     def train_subset(self) -> list[LabelledRecording]:
         """Training recordings with the fraction of their labels that is used."""
-        return with_label_fraction(self.train, self.settings.label_fraction)
+        return with_label_fraction(self.train, self.settings.label_fraction, self.seed)
 
     @property
     def size(self) -> tuple[int, int]:
@@ -391,7 +394,7 @@ class Task(ABC):
             total = sum(len(recording.label_indices) for recording in self.train)
             train += (
                 f"; {used:,} of these {total:,} labels are used for training, "
-                "spread evenly over each recording"
+                "drawn by the run's seed, spread evenly over the recordings and their time"
             )
         state = ""
         if settings.recurrent:

@@ -52,6 +52,7 @@ class StepCost(NamedTuple):
     """FLOPs and memory of one micro-batch, forward and backward, in bytes."""
 
     flops: int  # of matrix products and convolutions; a multiply-add counts as two
+    forward: int  # those of the forward pass
     activations: int  # kept for the backward pass, without weights and batch
     peak: int  # largest memory, with weights, gradients, batch and activations
     state: int  # of the recurrent state after the step
@@ -75,6 +76,7 @@ def step_cost(model: Any, batch: Batch, *, half: bool) -> StepCost:
             with torch.autocast(AUTOCAST_ON_META, torch.bfloat16, half):
                 losses, state = model.loss(batch, None)
             activations = counter.in_use - before
+            forward = counter.flops
             backward(losses["loss"])
     except (NotImplementedError, RuntimeError) as error:
         reason = one_line(str(error))[:200]
@@ -86,7 +88,7 @@ def step_cost(model: Any, batch: Batch, *, half: bool) -> StepCost:
     model.zero_grad()
     tensors = [leaf for leaf in tree_leaves(state) if isinstance(leaf, Tensor)]
     state_bytes = sum(tensor.nbytes for tensor in tensors)
-    return StepCost(counter.flops, activations, counter.peak, state_bytes)
+    return StepCost(counter.flops, forward, activations, counter.peak, state_bytes)
 
 
 class Counter(TorchDispatchMode):

@@ -22,12 +22,13 @@ LSTMS = "lstms."
 FALLBACK = "swin_tiny"  # architecture to compare files of unknown width with
 DEFAULT_BINS = 10
 PREFIX = "timm:"
-# Fields that the recipe of a fine-tuned network has in addition to its settings: its
-# `HistogramSpec`, the run's seed, and the hash of the recordings whose labels it was trained on.
+# Fields that the recipe of a fine-tuned network has in addition to its settings: the run's cell and
+# seed, its `HistogramSpec`, and the hash of the recordings whose labels it was trained on.
+CELL = "cell"
 HISTOGRAMS = "histograms"
 SEED = "seed"
 TRAINED_ON = "trained_on"
-EXTRA_FIELDS = (HISTOGRAMS, SEED, TRAINED_ON)
+EXTRA_FIELDS = (CELL, HISTOGRAMS, SEED, TRAINED_ON)
 
 
 @dataclass(frozen=True)
@@ -153,6 +154,36 @@ def load_backbone(backbone: Backbone, path: Path) -> WeightsReport:
             then unchanged.
     """
     tensors, recipe = read_tensors(path)
+    return _load(backbone, path, tensors, recipe)
+
+
+def load_finetuned_backbone(backbone: Backbone, path: Path) -> WeightsReport:
+    """Load the backbone of a fine-tuned network in place, for a positive control.
+
+    Args:
+        backbone: changed in place.
+        path: model.safetensors of a run.
+
+    Raises:
+        UserError: the file holds no fine-tuned network, or another backbone.
+    """
+    tensors, recipe = read_tensors(path)
+    if CELL not in recipe or "kind" not in recipe:
+        what = "holds no network that this version fine-tuned"
+        raise UserError(path, what, "give the model.safetensors of a run")
+    prefix = "backbone."
+    of_backbone = {
+        name.removeprefix(prefix): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(prefix)
+    }
+    facts = {name: value for name, value in recipe.items() if name != "kind"}
+    return _load(backbone, path, of_backbone, facts | {"sensor": histograms_of(recipe, path).size})
+
+
+def _load(
+    backbone: Backbone, path: Path, tensors: Mapping[str, Tensor], recipe: dict[str, Any]
+) -> WeightsReport:
     converted = convert(tensors, backbone.in_channels, where=path, recipe=recipe)
     matched = match_state(converted, backbone, recipe)
     written = f"written for backbone {recipe.get('backbone')!r}"
@@ -232,19 +263,19 @@ def pretraining_data_of(path: Path) -> PretrainingData:
     return PretrainingData(next((known.data for known in FORMATS if known.name == name), ""))
 
 
-def refuse_same_labels(weights: WeightsReport, trained_on: str, where: object) -> None:
-    """Refuse weights that were trained on the labels of the same recordings.
+def require_same_labels(weights: WeightsReport, trained_on: str, where: object) -> None:
+    """Refuse a positive control that was not trained on the labels of the same recordings.
 
     Args:
-        weights: to be evaluated.
+        weights: of a fine-tuned network.
         trained_on: hash of the recordings.
         where: file that the error names.
     """
-    if weights.recipe.get(TRAINED_ON) == trained_on:
+    if weights.recipe.get(TRAINED_ON) != trained_on:
         raise UserError(
             where,
-            "was already trained on the labels of these recordings",
-            "train it on other recordings, such as a sample world with another seed",
+            "was not trained on the labels of these recordings, so it is no positive control",
+            "give the model.safetensors of a run on the same data",
         )
 
 

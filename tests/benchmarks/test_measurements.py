@@ -47,6 +47,8 @@ WRONG = {
     "store": ("write_columns", with_one_event_moved),
     "batch": ("counted_then_mapped", lambda counts: counts.flip(-1)),
     "recurrent": ("frame_by_frame", lambda features: [2 * each for each in features]),
+    "frozen_feedforward": ("head_step", lambda weights: weights + 1e-3),
+    "frozen_recurrent": ("head_step", lambda weights: weights + 1e-3),
     "metric": ("by_pycocotools", lambda scores: [scores[0] + 1e-3, *scores[1:]]),
 }
 

@@ -44,6 +44,8 @@ MISTAKES = [
     (CELL + "--data /data/ddd71", "/data/ddd71: no such file or folder; check the path"),
     (CELL + "--set bins 5", "unexpected '5'; see --help"),
     (CELL + "--reference prior", "--reference cannot be combined with --method"),
+    ("run --task ddd17 --reference prior --backbone swin_tiny", "cannot be combined with --check"),
+    ("run --task ddd17 --reference control", "--reference control requires --checkpoint"),
     (
         "run --model m --predict r --out o --set batch_size=3",
         "--model cannot be combined with options of a run, such as --m",

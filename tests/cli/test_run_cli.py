@@ -1,6 +1,7 @@
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file
 
 from tespec.comparison.frame import to_frame
 from tespec.comparison.records import read_records
@@ -107,25 +108,19 @@ def test_a_backbone_by_name_is_pretrained_and_fine_tuned_and_named_in_the_tables
     assert set(rows["overrides"]) == set(rows["pretraining_overrides"]) == {""}
 
 
+@pytest.mark.parametrize(
+    ("arch", "backbone"), [("feedforward", "resnet_micro"), ("recurrent", "swin_micro")]
+)
 def test_a_frozen_backbone_stays_as_it_was_and_the_head_is_trained(
-    call, tiny_world, tmp_path, places
+    call, tiny_world, tmp_path, places, arch, backbone
 ):
-    what = [
-        "--method",
-        "scratch",
-        "--task",
-        "ddd17",
-        "--arch",
-        "feedforward",
-        "--data",
-        tiny_world / "ddd17",
-    ]
-    code, _, err = call(
-        "run", *what, "--profile", "smoke", "--backbone", "resnet_micro", "--freeze", *places
-    )
+    what = ["--method", "scratch", "--task", "ddd17", "--arch", arch]
+    what += ["--data", tiny_world / "ddd17", "--profile", "smoke", "--backbone", backbone]
+    changes = ["--set", "drop_path=0.5"] if backbone == "swin_micro" else []
+    code, _, err = call("run", *what, *changes, "--freeze", *places)
     assert code == 0, err
     (record,), _ = read_records(tmp_path / "results")
-    assert (record.cell.backbone, record.cell.evaluation) == ("resnet_micro", "frozen")
+    assert (record.cell.backbone, record.cell.evaluation) == (backbone, "frozen")
     network = load_trained(tmp_path / "runs" / record.name / "model.safetensors")
     seed_everything(derive_seed(0, "model"))
     fresh = build_task(network.settings, tiny_world / "ddd17").model()
@@ -138,6 +133,39 @@ def test_a_frozen_backbone_stays_as_it_was_and_the_head_is_trained(
     assert not any(
         torch.equal(each, head[name]) for name, each in network.model.head.named_parameters()
     )
+
+
+def test_the_backbone_of_a_fine_tuned_network_is_a_control_and_nothing_else(
+    call, tiny_world, tmp_path, places
+):
+    what = ["--task", "ddd17", "--arch", "feedforward", "--data", tiny_world / "ddd17"]
+    what += ["--profile", "smoke", *places]
+    code, _, err = call("run", "--method", "scratch", *what, "--seed", 3)
+    assert code == 0, err
+    (tuned,), _ = read_records(tmp_path / "results")
+    weights = tmp_path / "runs" / tuned.name / "model.safetensors"
+    start = ["--checkpoint", weights]
+    code, out, err = call("run", "--reference", "control", *start, *what)
+    assert code == 0, err
+    assert out.startswith("control on ddd17 (feedforward, data: sample): miou ")
+    (control,) = (each for each in read_records(tmp_path / "results")[0] if each != tuned)
+    cell = control.cell
+    assert (cell.kind, cell.evaluation, cell.start) == ("control", "frozen", tuned.cell)
+    assert control.pretraining == 3
+    trained = load_file(tmp_path / "runs" / control.name / "model.safetensors")
+    assert all(
+        torch.equal(trained[name], tensor)
+        for name, tensor in load_file(weights).items()
+        if name.startswith("backbone.")
+    )
+    assert control.facts["title"] == "Fine-tuned backbone (saw these labels)"
+    assert "holds a fine-tuned network" in call("run", "--method", "ecddp", *start, *what)[2]
+    dsec = [tiny_world / "dsec" if word == tiny_world / "ddd17" else word for word in what]
+    dsec[1] = "dsec"
+    code, _, err = call("run", "--reference", "control", *start, *dsec)
+    assert (code, "so it is no positive control; give" in err) == (2, True)
+    what[what.index("feedforward")] = "recurrent"
+    assert "give weights of backbone" in call("run", "--reference", "control", *start, *what)[2]
 
 
 def test_a_backbone_whose_features_are_not_finite_is_not_probed(call, tiny_world, tmp_path, places):

@@ -328,6 +328,18 @@ def test_three_seeds_from_three_files_are_one_cell_of_three_runs():
     assert (gain["mean"], gain["n"], gain["note"]) == (pytest.approx(9.0), 3, "")
 
 
+def test_a_positive_control_is_a_reference_and_not_ranked():
+    made = [record(name, miou=miou, frozen=True) for name, miou in (("scratch", 20), ("mine", 30))]
+    control = record("control", kind="control", miou=70, frozen=True, start=made[0].cell)
+    frozen = {"evaluation": "frozen"}
+    table = one([*made, control], where=frozen, measured=True)
+    label = next(label for label in table.cells.index if "Control" in label)
+    assert (label[0], table.cells.index[-1]) == ("References", label)
+    assert table.bold.any(axis=1).tolist() == [label[1] == "Mine" for label in table.cells.index]
+    gains = gains_table(to_frame([*made, control]), "scratch", frozen)
+    assert [row["method"] for row in gains.data.to_dict("records")] == ["mine"]
+
+
 def test_few_labels_and_frozen_backbones_stand_beside_the_published_numbers():
     made = [
         record("mine", miou=30.0),

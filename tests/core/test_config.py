@@ -184,6 +184,42 @@ def test_of_a_profile_the_task_wins_and_then_the_architecture(write_config):
     }
 
 
+def test_settings_for_a_frozen_backbone_follow_those_of_the_same_config(write_config):
+    write_config(
+        "base: sample\n"
+        "finetuning:\n  batch_size: 6\n  labels_per_chunk: 3\n"
+        "  frozen: {optimisation: {peak_lr: 4.0e-3}, batch_size: 7,\n"
+        "    architectures: {recurrent: {optimisation: {peak_lr: 2.0e-3}}}}\n"
+        "tasks:\n  ddd17: {labels_per_chunk: 1, frozen: {optimisation: {steps: 77}}}"
+    )
+    found = {
+        (arch, frozen): finetuning_settings("ddd17", arch, "custom", frozen=frozen)
+        for arch in ARCHITECTURES
+        for frozen in (False, True)
+    }
+    full, frozen = found["recurrent", False], found["recurrent", True]
+    assert (full.optimisation.peak_lr, full.optimisation.steps, full.batch_size) == (1e-3, 300, 6)
+    assert (frozen.optimisation.peak_lr, frozen.optimisation.steps) == (2e-3, 77)
+    assert (frozen.batch_size, frozen.labels_per_chunk, frozen.frozen) == (7, 1, True)
+    assert found["feedforward", True].optimisation.peak_lr == 4e-3
+    assert set(frozen.deviations) - set(full.deviations) == {
+        "batch_size: 7 instead of 16",
+        "optimisation.peak_lr: 0.002 instead of 0.0001",
+        "optimisation.steps: 77 instead of 50000",
+    }
+    assert changed_settings(frozen, "swin") == {}
+    changes = ["optimisation.steps=50", "batch_size=7"]
+    changed = finetuning_settings("ddd17", "recurrent", "custom", changes, frozen=True)
+    assert changed_settings(changed, "swin") == {"optimisation.steps": 50}
+    layers = config.cell_layers("ddd17", "recurrent", "custom", frozen=True)
+    origins = {key: source for source, layer in layers for key in config.flattened(layer)}
+    assert origins["optimisation.steps"] == "profile custom, task ddd17, frozen"
+    write_config("base: sample\nfinetuning: {frozen: {stepps: 3}}")
+    finetuning_settings("ddd17", "recurrent", "custom")
+    with pytest.raises(UserError, match="profile custom, frozen: unknown setting 'stepps'"):
+        finetuning_settings("ddd17", "recurrent", "custom", frozen=True)
+
+
 def test_a_task_wins_over_its_base_in_all_that_it_states(write_config):
     write_config("base: ddd17\nbatch_size: 5\narchitectures: {feedforward: {segments: 2}}", "tasks")
     recurrent, feedforward = (

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from twins import copied, fingerprint, opened
 
 from tespec.core.config import names
+from tespec.core.errors import UserError
 from tespec.core.settings import Binning, Downsample
 from tespec.datasets.check import windows_at
 from tespec.datasets.folder import ALL, EventFolder, split_train_val
@@ -209,7 +210,40 @@ def test_networks_of_both_kinds_learn_from_the_same_labels_and_a_larger_share_ho
     assert half == learned("feedforward", 0.5)
     for few, more, all_of_them in zip(fifth, half, every, strict=True):
         assert few < more < all_of_them
-        assert len(few) == max(1, round(0.2 * len(all_of_them)))
+    assert sum(map(len, fifth)) == round(0.2 * sum(map(len, every)))
+
+
+@given(st.lists(st.integers(0, 60), min_size=1, max_size=8), st.integers(0, 9))
+def test_few_labels_are_nested_and_spread_over_recordings_and_time(counts, seed):
+    total = sum(counts)
+    recordings = [labelled_at(count, range(count)) for count in counts]
+    before = [set()] * len(counts)
+    for number in range(1, total + 1):
+        few = with_label_fraction(recordings, number / total, seed)
+        chosen = [each.label_indices.tolist() for each in few]
+        assert sum(map(len, chosen)) == number
+        for labels, smaller, count in zip(chosen, before, counts, strict=True):
+            assert smaller <= set(labels)
+            assert abs(len(labels) - number * count / total) < 2
+            if labels:
+                gaps = np.diff([*labels, labels[0] + count])
+                assert gaps.max() <= 2 * count / len(labels) + 3
+        before = [set(labels) for labels in chosen]
+
+
+def test_one_label_of_many_recordings_is_drawn_by_the_seed():
+    recordings = [labelled_at(30, range(30))] * 4
+    drawn = set()
+    for seed in range(20):
+        few = with_label_fraction(recordings, 0.008, seed)
+        ((number, label),) = [
+            (n, label) for n, each in enumerate(few) for label in each.label_indices.tolist()
+        ]
+        drawn.add((number, label))
+    assert len(drawn) > 15
+    with pytest.raises(UserError, match=r"0.004 of 120 training labels is none; set it to 0.0083 "):
+        with_label_fraction(recordings, 0.004, 0)
+    assert sum(len(each.labels) for each in with_label_fraction(recordings, 0.0083, 0)) == 1
 
 
 @pytest.mark.parametrize(
@@ -234,18 +268,18 @@ def test_no_other_label_is_seen_and_each_of_them_is(tiny_world, task, arch):
 
 def test_a_label_and_its_speed_stay_with_their_window():
     whole = labelled_at(12, [1, 4, 5, 11])
-    (few,) = with_label_fraction([whole], 0.5)
+    (few,) = with_label_fraction([whole], 0.5, seed=0)
     assert (few.label_indices.tolist(), [*few.labels], few.ego_speed.tolist()) == (
-        [4, 5],
-        [1, 2],
-        [1, 2],
+        [1, 4],
+        [0, 1],
+        [0, 1],
     )
     assert (few.windows is whole.windows, few.labels.checksums()) == (
         True,
         whole.labels.checksums(),
     )
-    assert [*few.part(5, 12).labels] == [2]
-    same, none = with_label_fraction([whole, labelled_at(12, [])], 1.0)
+    assert [*few.part(2, 12).labels] == [1]
+    same, none = with_label_fraction([whole, labelled_at(12, [])], 1.0, seed=0)
     assert (len(none), len(none.labels)) == (12, 0)
     assert (same.label_indices.tolist(), [*same.labels]) == (
         whole.label_indices.tolist(),

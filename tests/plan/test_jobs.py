@@ -379,7 +379,7 @@ UNKNOWN = [
     ({"ablations": ["maskin"]}, "plan a, ablation maskin: no such table; choose from masking"),
     ({"cells": [CELL], "set": ["batch_sise=2"]}, "batch_sise"),
     ({"cells": [CELL], "set": ["batch_size"]}, "no '='"),
-    ({"cells": [CELL], "profile": "huge"}, "choose from demo, paper, sample"),
+    ({"cells": [CELL], "profile": "huge"}, "choose from demo, paper, quick, sample"),
     (
         {"cells": [CELL], "seeds": [0], "pretrainings": {0: [0]}},
         "plan a, seeds: are also in pretrainings; remove one of the two",

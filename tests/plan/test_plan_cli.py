@@ -1,3 +1,4 @@
+import re
 import shlex
 from dataclasses import replace
 
@@ -26,6 +27,20 @@ def test_missing_runs_are_printed_as_commands(tmp_path, capsys):
     assert len(commands) == 254
     assert commands[0] == "tespec pretrain --method imagenet --profile study --seed 0 --data sample"
     assert not list(tmp_path.iterdir())
+
+
+def test_a_dry_run_adds_up_the_hours_of_fine_tunings_on_real_data(tmp_path, capsys):
+    (tmp_path / "mine.yaml").write_text(
+        "profile: paper\ndata: /nowhere\nseeds: [0, 1]\ncells:\n"
+        "  - {methods: [scratch], tasks: [mvsec], architectures: [feedforward]}\n"
+    )
+    words = ["plan", str(tmp_path / "mine.yaml"), "--results", str(tmp_path / "r"), "--dry-run"]
+    assert main(words) == 0
+    *_, cell, total = capsys.readouterr().out.splitlines()
+    (hours,) = re.findall(
+        r"mvsec, feedforward, swin_tiny: 2 x (0\.\d+) h of an H100, with 23,480 windows of", cell
+    )
+    assert total.startswith(f"fine-tunings: {2 * float(hours):.1f} h of an H100")
 
 
 def test_status_counts_runs_by_method_and_task(tmp_path, records, capsys):

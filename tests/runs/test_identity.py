@@ -70,7 +70,7 @@ def test_every_choice_is_in_the_name(tiny_world, tmp_path, monkeypatch):
     others += [
         {"seed": 1},
         {"split": "val"},
-        {"freeze": True},
+        {"frozen": True},
         {"accumulate": 2},
         {"task": "my_task"},
         {"profile": "my_profile"},

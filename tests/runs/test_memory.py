@@ -127,7 +127,7 @@ def test_the_need_is_that_of_a_dry_run_and_only_what_does_not_fit_is_refused(wit
         f"training of ddd17: needs about {need / 1e9:.3g} GB of memory, but the CPU has"
         in refusal(settings)
     )
-    require_memory(settings, SIZE, SETUP, CPU, freeze=True)
+    require_memory(settings_of("ddd17", "sample", "batch_size=2", frozen=True), SIZE, SETUP, CPU)
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ def costing_a_gigabyte(monkeypatch):
         return SimpleNamespace(memory=1e9 / gpus / setup.accumulate / (1 + setup.recompute))
 
     estimate = SimpleNamespace(cost=cost_of)
-    monkeypatch.setattr(cost, "estimate_training", lambda settings, size, freeze: estimate)
+    monkeypatch.setattr(cost, "estimate_training", lambda settings, size: estimate)
 
 
 LESS = "a smaller batch (--set batch_size=N)"
@@ -197,7 +197,7 @@ def test_a_network_that_needs_numbers_is_trained_unchecked(monkeypatch, with_mem
     monkeypatch.setattr(
         cost,
         "estimate_training",
-        lambda settings, size, freeze: torch.zeros(1, device="meta").item(),
+        lambda settings, size: torch.zeros(1, device="meta").item(),
     )
     require_memory(settings_of("ddd17"), SIZE, SETUP, CPU)
     (line,) = capsys.readouterr().err.splitlines()

@@ -140,11 +140,14 @@ def test_a_step_without_labels_that_count_costs_nothing(task, labels):
 
 
 @every_task
-def test_a_frozen_backbone_has_no_gradient(task):
+def test_a_frozen_backbone_has_no_gradient_and_records_no_graph(task):
     model, batch = case(task)
     model.freeze_backbone()
     assert not model.train().backbone.training
+    recorded = []
+    model.backbone.register_forward_hook(lambda *_: recorded.append(torch.is_grad_enabled()))
     model.loss(batch, None)[0]["loss"].backward()
+    assert recorded == [False]
     assert all(parameter.grad is None for parameter in model.backbone.parameters())
     assert all(parameter.grad is not None for parameter in model.head.parameters())
 
