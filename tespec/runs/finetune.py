@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tespec.comparison.cell import Kind, start_of
+from tespec.comparison.cell import Kind, recipe_of, start_of
 from tespec.comparison.records import Record
 from tespec.core.config import as_facts, pretraining_settings
 from tespec.core.distributed import is_first, rank_zero_first
@@ -38,7 +38,7 @@ from tespec.training.loading import split_batches
 from tespec.weights.files import state_sha256, write_weights
 from tespec.weights.load import (
     HISTOGRAMS,
-    SEED,
+    RUN,
     TRAINED_ON,
     PretrainingData,
     pretraining_data_of,
@@ -158,7 +158,7 @@ def finetune(spec: CellSpec) -> Record:
         if is_first():
             recipe = as_facts(run.settings) | {
                 HISTOGRAMS: asdict(task.histogram_spec),
-                SEED: run.seed,
+                RUN: recipe_of(run.cell, run.seed) | {"pretraining": run.pretraining},
                 TRAINED_ON: fingerprint(task.train),
             }
             write_weights(run.folder / WEIGHTS, model.state_dict(), recipe)

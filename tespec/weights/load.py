@@ -23,11 +23,12 @@ FALLBACK = "swin_tiny"  # architecture to compare files of unknown width with
 DEFAULT_BINS = 10
 PREFIX = "timm:"
 # Fields that the recipe of a fine-tuned network has in addition to its settings: its
-# `HistogramSpec`, the run's seed, and the hash of the recordings whose labels it was trained on.
+# `HistogramSpec`, the cell, seed and pre-training of its run, and the hash of the recordings whose
+# labels it was trained on.
 HISTOGRAMS = "histograms"
-SEED = "seed"
+RUN = "run"
 TRAINED_ON = "trained_on"
-EXTRA_FIELDS = (HISTOGRAMS, SEED, TRAINED_ON)
+EXTRA_FIELDS = (HISTOGRAMS, RUN, TRAINED_ON)
 
 
 @dataclass(frozen=True)
