@@ -193,12 +193,15 @@ class CellOptions:
         return tuple(change.removeprefix(PRETRAINING) for change in changes)
 
 
-@Parameter(name="*", group=Group("Pictures of predictions", sort_key=1))
+@Parameter(name="*", group=Group("Trained networks", sort_key=1))
 @dataclass(frozen=True, kw_only=True)
 class PredictOptions:
-    """Options of drawing a trained network's predictions, instead of a run."""
+    """Options of drawing or measuring a trained network, instead of a run."""
 
     model: Annotated[Path | None, Parameter(help="model.safetensors of a run")] = None
+    history: Annotated[
+        bool, Parameter(help="score the recurrent network by the windows before each label")
+    ] = False
     predict: Annotated[str, Parameter(help="recording in the task's data, or a path")] = ""
     out: Annotated[Path | None, Parameter(help="folder for the figure (PNG)")] = None
     clip: Annotated[
@@ -206,10 +209,14 @@ class PredictOptions:
     ] = (0, 10)
 
     def __post_init__(self) -> None:
-        given = (self.model, self.predict, self.out)
+        drawn = (self.model, self.predict, self.out)
         refuse(
-            any(given) and not all(given),
+            any(drawn) and not all(drawn) and not self.history,
             "--model FILE, --predict RECORDING and --out DIR are required together",
+        )
+        refuse(
+            self.history and (not self.model or any(drawn[1:])),
+            "--history requires --model FILE, without --predict and --out",
         )
 
 

@@ -158,7 +158,8 @@ def finetune(spec: CellSpec) -> Record:
         if is_first():
             recipe = as_facts(run.settings) | {
                 HISTOGRAMS: asdict(task.histogram_spec),
-                RUN: recipe_of(run.cell, run.seed) | {"pretraining": run.pretraining},
+                RUN: recipe_of(run.cell, run.seed)
+                | {"pretraining": run.pretraining, "data_fingerprint": run.data_fingerprint},
                 TRAINED_ON: fingerprint(task.train),
             }
             write_weights(run.folder / WEIGHTS, model.state_dict(), recipe)

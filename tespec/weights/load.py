@@ -23,8 +23,8 @@ FALLBACK = "swin_tiny"  # architecture to compare files of unknown width with
 DEFAULT_BINS = 10
 PREFIX = "timm:"
 # Fields that the recipe of a fine-tuned network has in addition to its settings: its
-# `HistogramSpec`, the cell, seed and pre-training of its run, and the hash of the recordings whose
-# labels it was trained on.
+# `HistogramSpec`; cell, seed, pre-training and data of its run; and the hash of the recordings
+# whose labels it was trained on.
 HISTOGRAMS = "histograms"
 RUN = "run"
 TRAINED_ON = "trained_on"
