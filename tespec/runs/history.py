@@ -253,7 +253,7 @@ def join_windows(recording: LabelledRecording) -> list[LabelledRecording]:
 
     Returns:
         Two recordings of contiguous windows: with the labels at windows of even and of odd index.
-        The first window is joined to one of its length before the recording, which has no events.
+        The first window is joined to the time before it, of the same length.
     """
     first, end = recording.windows[0]
     starts = np.append(2 * first - end, recording.windows[:-1, 0])  # of the window before
@@ -352,17 +352,20 @@ def draw(curve: pd.DataFrame, metric: str, score: Score, path: Path) -> None:
         score: its description.
         path: PNG file to write.
     """
-    figure = Figure(figsize=(6.4, 4.0), layout="constrained")
+    figure = Figure(figsize=(8.4, 4.0), layout="constrained")
     axes = figure.subplots()
     for number, (frames, scores) in enumerate(curve.groupby("frames", sort=False)):
         colour = class_colour(number)
         for rate, points in scores.groupby("rate", sort=False):
-            label = f"{frames} frames" if rate == 1 else f"{frames}, {rate:g} times the window rate"
+            label = f"{frames} frames"
+            if rate != 1:
+                label += f", {rate:g} times the window rate"
             seconds = points["history_ms"] / 1000
             axes.plot(seconds, points[metric], MARKERS[rate], color=colour, mfc="none", label=label)
     axes.set_xscale("log")
+    axes.xaxis.set_major_formatter("{x:g}")
     axes.set_xlabel("history up to the scored time in s")
-    axes.set_ylabel(f"{score.title} {score.unit}")
+    axes.set_ylabel(" ".join(filter(None, (score.title, score.unit))))
     axes.grid(alpha=0.3)
-    axes.legend(frameon=False, fontsize=8)
+    figure.legend(loc="outside right upper", frameon=False, fontsize=8)
     save_figure(figure, path, dpi=120)

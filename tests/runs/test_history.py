@@ -116,7 +116,7 @@ def test_a_label_shown_eight_windows_ago_is_remembered_unless_the_state_is_cut(
     tiny_world, monkeypatch
 ):
     settings = settings_of(Data(tiny_world / "ddd17", "sample"), "ddd17", "recurrent", "smoke")
-    task = CueTask(replace(settings, bins=2), [cued_recording(0, 40)])
+    task = CueTask(replace(settings, bins=2), [cued_recording(0, 24)])
     torch.manual_seed(0)
     model = Cues(build_backbone("resnet_micro", True, 2, (32, 32)))
     with torch.no_grad():
