@@ -25,7 +25,7 @@ from tespec.models.layers import padded_size
 from tespec.tasks import find_task
 from tespec.tasks.base import Network, Task, features_player, open_dataset, random_backbone
 from tespec.tasks.play import Predictor, play
-from tespec.weights.files import problem_of, read_recipe, read_tensors
+from tespec.weights.files import load_tensors, read_recipe, read_tensors
 from tespec.weights.load import EXTRA_FIELDS, histograms_of, read_backbone
 
 if TYPE_CHECKING:
@@ -131,11 +131,7 @@ def load_trained(path: Path) -> TrainedNetwork:
     _require_bins(spec, settings.bins, path)
     task = find_task(settings)
     model = task.network(settings, random_backbone(settings, spec.size))
-    expected = model.state_dict()
-    for name, tensor in expected.items():
-        if problem := problem_of(tensors.get(name), tensor):
-            raise UserError(path, f"{name} {problem}", "use the unmodified file of `tespec run`")
-    model.load_state_dict({name: tensors[name] for name in expected})
+    load_tensors(model, tensors, path, "use the unmodified file of `tespec run`")
     return TrainedNetwork(model.eval(), task, settings, spec)
 
 

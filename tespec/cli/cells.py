@@ -1,5 +1,6 @@
 """Functions of the verbs `run` and `pretrain`, which import them late, as torch takes seconds."""
 
+import os
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
@@ -176,14 +177,7 @@ def draw_predictions(prediction: PredictOptions, cell: CellOptions, setup: Setup
         cell: gives the folder of the data and the sensor size, and no other option.
         setup: gives the device.
     """
-    allowed = TrainingOptions(sensor=cell.training.sensor)
-    refuse(
-        cell != CellOptions(data=cell.data, plugins=cell.plugins, training=allowed),
-        "--model cannot be combined with options of a run, such as --method, --task and --set",
-    )
-    model: Any = prediction.model
-    if not model.is_file():
-        raise UserError(model, "no such file", "give the model.safetensors of a run")
+    model = _model_of(prediction, cell)
     device = choose_device(setup.device)
     root = None
     if cell.data or not Path(prediction.predict).exists():
@@ -200,6 +194,46 @@ def draw_predictions(prediction: PredictOptions, cell: CellOptions, setup: Setup
         sensor_px=cell.training.sensor,
     )
     print(f"{windows} windows, {labelled} of them labelled: {figure}")
+
+
+def run_history(
+    prediction: PredictOptions, cell: CellOptions, setup: Setup, given: Sequence[str]
+) -> None:
+    """Score a trained network by the history that it sees, and print what its memory adds.
+
+    Args:
+        prediction: the network.
+        cell: gives the folder of the data, and no other option.
+        setup: options of how and where to run.
+        given: arguments of the command line, for the record.
+    """
+    from tespec.runs.history import measure_history  # imports pandas and matplotlib
+
+    model = _model_of(prediction, cell)
+    profile = read_recipe(model).get("profile")  # its threads are those of the evaluation
+    known = profile if profile in config.names("profiles") else None
+    data = "" if cell.data is None else str(cell.data)
+    if data not in ("", SAMPLE):
+        data = os.path.abspath(data)
+    with launched(setup.launcher, setup.device), flush_denormals():
+        setup = resolve_setup(setup, given, known, data)
+        record = measure_history(model, cell.data, setup)
+        if is_first():
+            print(record.protocol["memory"])
+            print(f"figure and table: {setup.results / 'pictures' / record.name}.png, .csv")
+
+
+def _model_of(prediction: PredictOptions, cell: CellOptions) -> Path:
+    """Return the trained network, and refuse options of a run."""
+    allowed = TrainingOptions(sensor=cell.training.sensor)
+    refuse(
+        cell != CellOptions(data=cell.data, plugins=cell.plugins, training=allowed),
+        "--model cannot be combined with options of a run, such as --method, --task and --set",
+    )
+    model: Any = prediction.model
+    if not model.is_file():
+        raise UserError(model, "no such file", "give the model.safetensors of a run")
+    return Path(model)
 
 
 def print_settings(name: str, cell: CellOptions) -> None:

@@ -212,12 +212,15 @@ class CellOptions:
         return tuple(change.removeprefix(PRETRAINING) for change in changes)
 
 
-@Parameter(name="*", group=Group("Pictures of predictions", sort_key=1))
+@Parameter(name="*", group=Group("Trained networks", sort_key=1))
 @dataclass(frozen=True, kw_only=True)
 class PredictOptions:
-    """Options of drawing a trained network's predictions, instead of a run."""
+    """Options of drawing or measuring a trained network, instead of a run."""
 
     model: Annotated[Path | None, Parameter(help="model.safetensors of a run")] = None
+    history: Annotated[
+        bool, Parameter(help="score the recurrent network by the windows before each label")
+    ] = False
     predict: Annotated[str, Parameter(help="recording in the task's data, or a path")] = ""
     out: Annotated[
         Path | None,
@@ -229,10 +232,14 @@ class PredictOptions:
     ] = (0, 10)
 
     def __post_init__(self) -> None:
-        given = (self.model, self.predict, self.out)
+        drawn = (self.model, self.predict, self.out)
         refuse(
-            any(given) and not all(given),
+            any(drawn) and not all(drawn) and not self.history,
             "--model FILE, --predict RECORDING and --out PATH are required together",
+        )
+        refuse(
+            self.history and (not self.model or any(drawn[1:])),
+            "--history requires --model FILE, without --predict and --out",
         )
 
 
@@ -301,7 +308,7 @@ def resolve_setup(setup: Setup, given: Sequence[str], profile: str | None, data:
         setup: the options.
         given: arguments of the command line.
         profile: gives the number of threads, if neither the options nor torch's default shall.
-        data: value of `--data`.
+        data: value of `--data`, "" for the default folder.
 
     Returns:
         The setup. Its command, for the record, lacks the seed and holds in any folder: its paths
@@ -317,7 +324,7 @@ def resolve_setup(setup: Setup, given: Sequence[str], profile: str | None, data:
     program = ["tespec"]
     if setup.launcher != "none":
         program = [*starting(setup.launcher, os.environ), "-m", "tespec.cli"]
-    words = [*_repeated(given), "--data", data]
+    words = [*_repeated(given), *(["--data", data] if data else [])]
     if not threads and choose_device(setup.device).type == "cpu":
         words += ["--threads", str(torch.get_num_threads())]
     setup = replace(setup, threads=threads, command=shlex.join([*program, *words]))
@@ -338,7 +345,7 @@ def _repeated(given: Sequence[str]) -> Iterator[str]:
             0
         ]
         is_path = (
-            option in ("--checkpoint", "--import")
+            option in ("--checkpoint", "--import", "--model")
             or (option in ("--task", "--profile") and value.endswith(".yaml"))
             or prefix.endswith("_weights=")
         )

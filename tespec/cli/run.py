@@ -27,6 +27,7 @@ app = new_app(
     help_epilogue=examples(
         "run --method tespec --task ddd17 --data sample",
         "run --model runs/NAME/model.safetensors --predict drive.raw --out pictures",
+        "run --model runs/NAME/model.safetensors --history",
     ),
 )
 pretrain_app = new_app(
@@ -68,6 +69,8 @@ def run(
 
     if describe:
         cells.print_settings(describe, cell)
+    elif prediction.history:
+        cells.run_history(prediction, cell, setup, given)
     elif prediction.model:
         cells.draw_predictions(prediction, cell, setup)
     elif cell.training.dry_run:

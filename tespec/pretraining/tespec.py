@@ -205,9 +205,14 @@ class Tespec(EventMethod):
         zeroed_state = None if state is None else (None, state[1])
         zeroed, _ = self.masked_losses(batch, zeroed_state, mask)
         carried, state = self.masked_losses(batch, state, mask)
-        name = "loss_masked" if self.cfg.mask.ratio else "loss_all"
+        name = self.val_loss
         losses = {f"{name}_carried": carried[name], f"{name}_zeroed": zeroed[name]}
         return losses | {"loss_zero": carried["loss_zero"]}, state
+
+    @property
+    def val_loss(self) -> str:
+        """Name of the validated loss: of masked pixels, or of all for an autoencoder."""
+        return "loss_masked" if self.cfg.mask.ratio else "loss_all"
 
     def draw_mask(self, histograms: Tensor) -> Tensor:
         """Draw masks (B, rows, columns) bool for histograms (B, T, 2 * bins, H, W)."""

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tespec.comparison.cell import Kind, start_of
+from tespec.comparison.cell import Kind, recipe_of, start_of
 from tespec.comparison.records import Record
 from tespec.core.config import as_facts, pretraining_settings
 from tespec.core.distributed import broadcast, is_first, rank_zero_first
@@ -37,9 +37,8 @@ from tespec.training.device import choose_device, derive_seed, seed_everything, 
 from tespec.training.loading import split_batches
 from tespec.weights.files import state_sha256, write_weights
 from tespec.weights.load import (
-    CELL,
     HISTOGRAMS,
-    SEED,
+    RUN,
     TRAINED_ON,
     PretrainingData,
     pretraining_data_of,
@@ -162,9 +161,9 @@ def finetune(spec: CellSpec, kind: Kind = "evaluation") -> Record:
         cost = sizes_of(model) | {"inference_ms": inference_ms(model, task.size, run.device)}
         if is_first():
             recipe = as_facts(run.settings) | {
-                CELL: asdict(run.cell),
                 HISTOGRAMS: asdict(task.histogram_spec),
-                SEED: run.seed,
+                RUN: recipe_of(run.cell, run.seed)
+                | {"pretraining": run.pretraining, "data_fingerprint": run.data_fingerprint},
                 TRAINED_ON: run.trained_on,
             }
             write_weights(run.folder / WEIGHTS, model.state_dict(), recipe)

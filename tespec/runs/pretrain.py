@@ -39,6 +39,8 @@ from tespec.weights.files import write_weights
 from tespec.weights.load import HISTOGRAMS
 
 WEIGHTS = "backbone.safetensors"
+# the complete network of a recurrent pre-training, with its decoder, for `tespec.runs.history`
+NETWORK = "pretraining.safetensors"
 
 
 class Pretrained(NamedTuple):
@@ -172,9 +174,10 @@ def validate_and_save(run: Run, data: PretrainData, model: Any) -> Outcome:
             if isinstance(model, Tespec):
                 figure = run.setup.results / "pictures" / f"{run.name}.png"
                 draw_reconstructions(model, data, run.device, figure)
-        sha256 = write_weights(
-            run.folder / WEIGHTS, backbone.state_dict(), weights_recipe(run, data, backbone)
-        )
+        recipe = weights_recipe(run, data, backbone)
+        sha256 = write_weights(run.folder / WEIGHTS, backbone.state_dict(), recipe)
+        if run.settings.recurrent:
+            write_weights(run.folder / NETWORK, model.state_dict(), recipe)
     metrics, stages, sha256 = broadcast((metrics, stages, sha256))
     protocol = {"left out as damaged": ", ".join(data.damaged)} if data.damaged else {}
     protocol |= event_corrections(recordings_of(data))

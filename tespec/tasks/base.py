@@ -474,23 +474,34 @@ class Task(ABC):
         """
         scorer.update(predicted, truth, recording.name, groups_of(recording, label))
 
-    def evaluate(self, model: Any, device: torch.device, workers: int = 0) -> Any:
+    def evaluate(
+        self,
+        model: Any,
+        device: torch.device,
+        workers: int = 0,
+        spec: HistogramSpec | None = None,
+        recordings: Sequence[LabelledRecording] | None = None,
+    ) -> Any:
         """Score every label of the scored recordings once, divided among the ranks.
 
         Args:
             model: network, on `device`.
             device: where the model is.
             workers: number of processes that load the data; 0: this one.
+            spec: how histograms are made and the state is reset; default: as in training.
+            recordings: default: the scored ones.
 
         Returns:
             the scorer with the frames of all ranks.
         """
         scorer = self.scorer()
-        player = self.player(self.settings, model.eval(), self.histogram_spec, self.size, device)
+        trained = self.histogram_spec
+        spec = spec or trained
         for window in play(
-            player,
-            self.scored,
-            lanes=self.settings.eval_lanes,
+            self.player(self.settings, model.eval(), spec, self.size, device),
+            self.scored if recordings is None else recordings,
+            # about as many windows at a time as in training's evaluation
+            lanes=max(1, self.settings.eval_lanes * trained.segments // spec.segments),
             shard=(rank(), world_size()),
             workers=workers,
             label="evaluation",

@@ -16,7 +16,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
-from torch import Tensor
+from torch import Tensor, nn
 
 from tespec.core.errors import UserError
 from tespec.core.files import UNREADABLE, atomic_write, parse_json, regular_file
@@ -150,6 +150,27 @@ def problem_of(tensor: Tensor | None, target: Tensor) -> str:
     if tensor.shape != target.shape:
         return f"has shape {tuple(tensor.shape)}, but this model needs {tuple(target.shape)}"
     return "" if torch.isfinite(tensor).all() else "holds values that are not finite"
+
+
+def load_tensors(
+    network: nn.Module, tensors: Mapping[str, Tensor], where: object, remedy: str
+) -> None:
+    """Load all tensors of a network in place from a file that may hold more.
+
+    Args:
+        network: left as it is if an error is raised.
+        tensors: of the file.
+        where: file that the error names.
+        remedy: advice that the error gives.
+
+    Raises:
+        UserError: a tensor is missing or does not fit.
+    """
+    expected = network.state_dict()
+    for name, tensor in expected.items():
+        if problem := problem_of(tensors.get(name), tensor):
+            raise UserError(where, f"{name} {problem}", remedy)
+    network.load_state_dict({name: tensors[name] for name in expected})
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -22,13 +22,13 @@ LSTMS = "lstms."
 FALLBACK = "swin_tiny"  # architecture to compare files of unknown width with
 DEFAULT_BINS = 10
 PREFIX = "timm:"
-# Fields that the recipe of a fine-tuned network has in addition to its settings: the run's cell and
-# seed, its `HistogramSpec`, and the hash of the recordings whose labels it was trained on.
-CELL = "cell"
+# Fields that the recipe of a fine-tuned network has in addition to its settings: its
+# `HistogramSpec`; cell, seed, pre-training and data of its run; and the hash of the recordings
+# whose labels it was trained on.
 HISTOGRAMS = "histograms"
-SEED = "seed"
+RUN = "run"
 TRAINED_ON = "trained_on"
-EXTRA_FIELDS = (CELL, HISTOGRAMS, SEED, TRAINED_ON)
+EXTRA_FIELDS = (HISTOGRAMS, RUN, TRAINED_ON)
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ def load_finetuned_backbone(backbone: Backbone, path: Path) -> WeightsReport:
         UserError: the file holds no fine-tuned network, or another backbone.
     """
     tensors, recipe = read_tensors(path)
-    if CELL not in recipe or "kind" not in recipe:
+    if RUN not in recipe:
         what = "holds no network that this version fine-tuned"
         raise UserError(path, what, "give the model.safetensors of a run")
     prefix = "backbone."
@@ -178,6 +178,7 @@ def load_finetuned_backbone(backbone: Backbone, path: Path) -> WeightsReport:
         if name.startswith(prefix)
     }
     facts = {name: value for name, value in recipe.items() if name != "kind"}
+    facts |= {name: recipe[RUN].get(name) for name in ("cell", "seed")}
     return _load(backbone, path, of_backbone, facts | {"sensor": histograms_of(recipe, path).size})
 
 
