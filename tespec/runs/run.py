@@ -142,10 +142,8 @@ def run_or_load(
             log(f"{run.name}: {lock_owner} ended without a result; this process continues it")
         if setup.overwrite and is_first():
             start_again(run.folder, records.record_path(setup.results, run.name))
-        if is_first():
-            if not setup.overwrite:
-                _log_reason(run)
-            write_all({run.folder / DATA: json.dumps(run.data, indent=0)})
+        if is_first() and not setup.overwrite:
+            _log_reason(run)
         with report_out_of_memory():
             trained = train()
         evaluation_start = time.monotonic()
@@ -178,6 +176,7 @@ def run_or_load(
             **_finite({"weights": run.start, **outcome}),
         )
         if is_first():
+            write_all({run.folder / DATA: json.dumps(run.data, indent=0)})
             records.write_record(record, setup.results)
             remove_checkpoints(run.folder)
         if trained.tracker is not None:
