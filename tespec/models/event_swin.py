@@ -10,7 +10,7 @@ from timm.models.swin_transformer import SwinTransformer, SwinTransformerBlock
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
-from tespec.models.backbone import Backbone
+from tespec.models.backbone import PatchBackbone
 from tespec.models.layers import compute_dtype
 from tespec.registry import BACKBONES
 
@@ -25,7 +25,7 @@ BIAS_TABLE = re.compile(r"swin\.layers\.([0-3])\..*relative_position_bias_table"
 
 
 @BACKBONES.register_module()
-class EventSwin(Backbone):
+class EventSwin(PatchBackbone):
     """Swin Transformer, by default with a ConvLSTM after each stage; see `Backbone` for arguments.
 
     The hidden state of stage i's ConvLSTM is both feature i and the input of stage i + 1. The input
@@ -46,6 +46,7 @@ class EventSwin(Backbone):
     """
 
     sizes = tuple(SIZES)
+    patch_size = PATCH_SIZE
     stem = "swin.patch_embed.proj.weight"
     position_tables = ("relative_position_bias_table",)
 
@@ -75,10 +76,7 @@ class EventSwin(Backbone):
                 block.dynamic_mask = True
 
     def embed_patches(self, frames: Tensor) -> Tensor:
-        """Embed frames (N, in_channels, 4 h, 4 w) as tokens (N, h, w, channels[0]).
-
-        A token depends only on its 4x4 px.
-        """
+        """Embed frames (N, in_channels, 4 h, 4 w) as tokens (N, h, w, channels[0])."""
         embedding: Any = self.swin.patch_embed
         dtype = compute_dtype(embedding.proj.weight)
         # Reordering is cheapest while counts are bytes; the tokens are then already channels last.

@@ -57,12 +57,16 @@ MISTAKES = [
         "typo.safetensors: no such file; give the model",
     ),
     (
-        "run --method tespec --task ddd17 --backbone microo",
+        "run --method tespec --task ddd17 --backbone swin_microo",
         "unknown backbone; did you mean 'swin_micro'",
     ),
     (
         "run --method tespec --task ddd17 --backbone resnet_micro",
-        "has no patches that TESPEC could mask",
+        "--backbone resnet_micro: TESPEC does not work with it; choose from swin_micro, swin_tiny",
+    ),
+    (
+        "run --method mem --task ddd17 --backbone maxvit_micro",
+        "MEM does not work with it; choose from swin_micro, swin_tiny, vit_base, vit_micro, vit_s",
     ),
     (
         CELL + "--set pretraining.batch_size=3",
