@@ -81,9 +81,7 @@ class Cm3ae(PairMethod):
             "ACM MM 2025"
         ),
         licence="unknown (Event-AHU/CM3AE)",
-        weights=(
-            "the checkpoint of Event-AHU/CM3AE, a plain ViT-B/16, which no backbone here can load"
-        ),
+        weights=("the checkpoint of Event-AHU/CM3AE, a plain ViT-B/16, which cannot be loaded"),
         summary=(
             "Reconstructs masked patches of events and frame, and contrasts both; ConvLSTMs are "
             "randomly initialised."

@@ -106,7 +106,7 @@ class Mem(EventMethod):
         pretraining_data="N-ImageNet",
         citation=MemTokenizer.row.citation,
         licence="not specified (tum-vision/mem)",
-        weights="none; tum-vision/mem links to no file, and its code writes a ViT-B/16",
+        weights="none; tum-vision/mem links to no file; those of its code: docs/weights.md",
         summary=(
             "The backbone predicts tokens of `mem-tokenizer` in masked blocks of patches; "
             "published with a ViT-B."

@@ -48,7 +48,7 @@ class ScaleEvent(TeacherMethod):
             "CVPR 2026"
         ),
         licence="not specified (zhiwen-xdu/ScaleEvent)",
-        weights="checkpoints of zhiwen-xdu/ScaleEvent, plain ViTs, which no backbone here can load",
+        weights="checkpoints of zhiwen-xdu/ScaleEvent, ViTs of other input: docs/weights.md",
         summary=(
             "Matches event features with those of a frozen image network; ConvLSTMs are randomly "
             "initialised."

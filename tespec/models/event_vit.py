@@ -7,7 +7,9 @@ from functools import partial
 from typing import Any
 
 import torch
-from timm.layers import LayerNorm2d, resample_abs_pos_embed
+from timm.layers import LayerNorm, LayerNorm2d, resample_abs_pos_embed
+from timm.models.beit import Beit
+from timm.models.eva import Eva
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
@@ -38,10 +40,47 @@ class ViTSpec:
     options: Mapping[str, Any] = field(default_factory=lambda: {"no_embed_class": True})
 
 
+def norm_gelu(width: int, **options: Any) -> nn.Module:
+    """Build the layers after EventPretrain's patch embedding."""
+    return nn.Sequential(nn.LayerNorm(width, **options), nn.GELU())
+
+
+ECDP = {"no_embed_class": True, "reg_tokens": 1}
+BEIT = {"use_abs_pos_emb": False, "use_rel_pos_bias": True, "init_values": 0.1}
+EVENTPRETRAIN = {"class_token": False, "no_embed_class": True, "embed_norm_layer": norm_gelu}
+DINOV2 = {"no_embed_class": True, "init_values": 1e-5}
+DINOV2_REG = DINOV2 | {"reg_tokens": 4}
+DINOV3 = {
+    "num_reg_tokens": 4,
+    "init_values": 1e-5,
+    "norm_layer": partial(LayerNorm, eps=1e-5),
+    "use_fc_norm": False,
+    "use_abs_pos_emb": False,
+    "use_rot_pos_emb": True,
+    "rope_type": "dinov3",
+    "rope_temperature": 100,
+    "rope_rotate_half": True,
+}
 VITS = {
     "vit_small": ViTSpec(384, 12, 6),
     "vit_base": ViTSpec(768, 12, 12),
     "vit_micro": ViTSpec(64, 4, 4, patch=8, blocks=(0, 1, 2, 3)),  # for CPUs
+    # networks of released weights; sources: `tespec.weights.released`
+    "vit_small_ecdp": ViTSpec(384, 12, 12, options=ECDP),
+    "vit_base_mem": ViTSpec(
+        768, 12, 12, blocks=(8, 9, 10, 11), norm=False, network=Beit, options=BEIT
+    ),
+    "vit_small_gep": ViTSpec(384, 12, 6, patch=14, options=DINOV2_REG),
+    "vit_base_gep": ViTSpec(768, 12, 12, patch=14, options=DINOV2_REG),
+    "vit_small_depthanyevent": ViTSpec(384, 12, 6, patch=14, options=DINOV2),
+    "vit_small_eventpretrain": ViTSpec(
+        384, 12, 12, blocks=(3, 5, 7, 11), norm=False, options=EVENTPRETRAIN
+    ),
+    "vit_small_scaleevent": ViTSpec(384, 12, 6, network=Eva, options=DINOV3),
+    "vit_base_scaleevent": ViTSpec(768, 12, 12, network=Eva, options=DINOV3),
+    "vit_large_scaleevent": ViTSpec(
+        1024, 24, 16, blocks=(4, 11, 17, 23), network=Eva, options=DINOV3
+    ),
 }
 
 
