@@ -130,7 +130,15 @@ class Backbone(nn.Module, ABC):
         """Return the four stages, without their ConvLSTMs."""
 
     def neck(self, stage: int, output: Tensor) -> Tensor:
-        """Return the feature (N, h, w, C) of a stage's output, before its ConvLSTM."""
+        """Convert the output of a stage to its feature, before its ConvLSTM.
+
+        Args:
+            stage: index of the stage.
+            output: (N, h, w, C), or as a stage that is not `hierarchical` returns it.
+
+        Returns:
+            The feature (N, h, w, C); by default the output itself.
+        """
         return output
 
     def resize(self, tensors: Mapping[str, Tensor], built_for: Size) -> dict[str, Tensor]:

@@ -109,7 +109,15 @@ class Stage(nn.Module):
 
 
 def prepend_tokens(vit: Any, patches: Tensor) -> Tensor:
-    """Add positions to patches (N, h * w, C), and prepend class and register tokens, if any."""
+    """Add positions to patches, and prepend class and register tokens, if the ViT has any.
+
+    Args:
+        vit: network of timm.
+        patches: (N, h * w, C).
+
+    Returns:
+        Tokens (N, L, C), of which the last h * w are the patches.
+    """
     if vit.pos_embed is not None:
         patches = patches + vit.pos_embed
     others = [getattr(vit, name, None) for name in ("cls_token", "reg_token")]
@@ -118,7 +126,12 @@ def prepend_tokens(vit: Any, patches: Tensor) -> Tensor:
 
 
 def neck_layer(width: int, scale: float) -> nn.Module:
-    """Build a layer that scales maps (N, width, h, w) by 4, 2, 1, 1/2 or 1/4."""
+    """Build a layer that resizes maps.
+
+    Args:
+        width: channels of the maps (N, width, h, w).
+        scale: factor on both sides: 4, 2, 1, 1/2 or 1/4.
+    """
     double = partial(nn.ConvTranspose2d, width, width, kernel_size=2, stride=2)
     if scale == 4:
         return nn.Sequential(double(), LayerNorm2d(width), nn.GELU(), double())

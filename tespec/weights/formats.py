@@ -61,7 +61,7 @@ def convert(
     stem = stem_of(converted.tensors)
     if stem is None or not repeats or converted.tensors[stem].shape[1] >= channels:
         return converted
-    kernel = converted.tensors[stem]  # (out_channels, in_channels, h, w)
+    kernel = converted.tensors[stem]
     # Not scaled down: the paper does not mention a scale (appendix C, "Recurrent Backbone").
     kernel = kernel.repeat(1, -(-channels // kernel.shape[1]), 1, 1)[:, :channels].contiguous()
     return converted._replace(tensors=converted.tensors | {stem: kernel}, repeated=(stem,))
@@ -69,8 +69,11 @@ def convert(
 
 def stem_of(tensors: Mapping[str, Tensor]) -> str | None:
     """Name of the convolution that sees the input's channels, if it is among the tensors."""
-    stems = {kind.stem for kind in backbones().values()} & tensors.keys()
-    return next((name for name in stems if tensors[name].ndim == 4), None)
+    stems = [kind.stem for kind in backbones().values() if kind.stem in tensors]
+    # (out_channels, in_channels, h, w)
+    return next(
+        (name for name in stems if tensors[name].ndim == 4 and tensors[name].shape[1]), None
+    )
 
 
 def recognise(

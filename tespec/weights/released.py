@@ -113,7 +113,12 @@ def swin_names(prefix: str = "") -> tuple[Rename, ...]:
 
 
 def vit_names(prefix: str = "", dropped: str = "mask_token") -> tuple[Rename, ...]:
-    """Renames of all tensors of a ViT under a prefix, but for those that match `dropped`."""
+    """Renames of all tensors of a ViT under a prefix.
+
+    Args:
+        prefix: pattern.
+        dropped: pattern of the names without prefix that are dropped.
+    """
     return ((rf"{prefix}(?:{dropped})", ""), (rf"{prefix}(.*)", r"vit.\1"))
 
 
