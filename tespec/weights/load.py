@@ -128,10 +128,11 @@ def match_state(converted: Converted, network: Backbone, recipe: Mapping[str, An
     }
     stem = stem_of(source)
     if stem in target and source[stem].shape[1] != network.in_channels:
-        counts = f"negative and positive counts of {network.bins} bins"
-        needed = counts if network.in_channels == 2 * network.bins else "images"
+        bins, odd = divmod(network.in_channels, 2)
+        needed = "images" if odd else f"negative and positive counts of {bins} bins"
+        given = converted.format.input or "those of its training"
         checked[stem] = (
-            f"takes {source[stem].shape[1]} channels ({converted.format.input or 'its recipe'}), "
+            f"takes {source[stem].shape[1]} channels ({given}), "
             f"but this model {network.in_channels} ({needed})"
         )
     matched = {name: resized[name] for name, problem in checked.items() if not problem}

@@ -66,7 +66,7 @@ MISTAKES = [
     ),
     (
         "run --method mem --task ddd17 --backbone maxvit_micro",
-        "MEM does not work with it; choose from swin_micro, swin_tiny, vit_base, vit_micro, vit_s",
+        "MEM does not work with it; choose from swin_micro, swin_tiny, swin_tiny_ecddp, vit_base, v",
     ),
     (
         CELL + "--set pretraining.batch_size=3",
@@ -207,7 +207,7 @@ MISTAKES = [
     ("weights convert {weights} {weights}/out.safetensors", "weights.safetensors: File exists"),
     (
         "weights convert {weights} out.safetensors --bins 5",
-        "has shape (96, 20, 4, 4), but this model",
+        "takes 20 channels (those of its training), but this model 10 (negative",
     ),
     ("weights inspect {weights} --sensor 90", "give WIDTHxHEIGHT in px"),
 ]
