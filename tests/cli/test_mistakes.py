@@ -66,7 +66,7 @@ MISTAKES = [
     ),
     (
         "run --method mem --task ddd17 --backbone maxvit_micro",
-        "MEM does not work with it; choose from swin_micro, swin_tiny, swin_tiny_ecddp, vit_base, v",
+        "MEM does not work with it; choose from swin_micro, swin_tiny, swin_tiny_ecddp, vit_base",
     ),
     (
         CELL + "--set pretraining.batch_size=3",
