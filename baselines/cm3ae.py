@@ -28,7 +28,7 @@ from tespec.core.settings import (
     Pretraining,
 )
 from tespec.datasets.images import GREY_DEVIATION, GREY_MEAN
-from tespec.models.backbone import Backbone
+from tespec.models.backbone import Backbone, PatchBackbone
 from tespec.models.layers import to_device
 from tespec.pretraining.contrast import info_nce
 from tespec.pretraining.mae import Fusion, MaskedDecoder, masked_mse
@@ -81,30 +81,28 @@ class Cm3ae(PairMethod):
             "ACM MM 2025"
         ),
         licence="unknown (Event-AHU/CM3AE)",
-        weights=(
-            "the checkpoint of Event-AHU/CM3AE, a plain ViT-B/16, which no backbone here can load"
-        ),
+        weights=("the checkpoint of Event-AHU/CM3AE, a plain ViT-B/16, which cannot be loaded"),
         summary=(
             "Reconstructs masked patches of events and frame, and contrasts both; ConvLSTMs are "
             "randomly initialised."
         ),
     )
     version = 4
-    masks_patches = True
+    backbone_type = PatchBackbone
     deviations = (  # from Event-AHU/CM3AE, models/mae.py
         "CM3AE's voxels are omitted, as are the frame reconstruction and the contrastive loss that "
         "use them: the code that extracts their features is not published",
-        "CM3AE's encoders are Swins with their own initialisation, and see a learned patch where "
-        "ViTs drop patches",
+        "CM3AE's encoders are by default Swins, have their own initialisation, and see a learned "
+        "patch where the published ViTs drop patches",
         f"CM3AE's {COUNTS}, and the target is a binary map per polarity, instead of an image of "
         "both",
-        "CM3AE's decoders read tokens of 16 px from each position of a Swin's last stage (32 px), "
+        "CM3AE's decoders read tokens of 16 px from each position of the last feature (32 px), "
         "and no class token",
         "CM3AE's fusion joins all tokens of the last stage, which show masked and visible patches "
         "at once, instead of the frame's visible tokens and half of the events', and its output "
         "stays at the frame's positions, where the published code decodes it at the events'",
-        "CM3AE's sine-cosine positions are added before the fusion, since Swins have none at "
-        "their input",
+        "CM3AE's sine-cosine positions are added before the fusion, instead of at the encoders' "
+        "input",
     )
     # Values from Event-AHU/CM3AE, main.py, unless another file is named; 4 GPUs as in the command
     # of README.md.

@@ -95,7 +95,7 @@ class Ecddp(EventMethod):
         ),
     )
     version = 3
-    masks_patches = True
+    backbone_type = EventSwin
     val_batch_size = 16  # limits memory; prototypes are balanced within a batch
     deviations = (  # from Yan98/Event-Camera-Data-Dense-Pre-training
         "ECDDP's views come from a 320 px square of the data's frame, "

@@ -28,7 +28,7 @@ from tespec.core.settings import (
     PositiveInt,
     Pretraining,
 )
-from tespec.models.backbone import Backbone, detach, reset
+from tespec.models.backbone import Backbone, PatchBackbone, detach, reset
 from tespec.models.layers import in_fp32, pad_to, to_device
 from tespec.pretraining.masking import MaskPatch, PatchTokens, draw_blocks, grid_size
 from tespec.pretraining.method import EventMethod, TableRow
@@ -106,22 +106,23 @@ class Mem(EventMethod):
         pretraining_data="N-ImageNet",
         citation=MemTokenizer.row.citation,
         licence="not specified (tum-vision/mem)",
-        weights="none; tum-vision/mem links to no file, and its code writes a ViT-B/16",
+        weights="none; tum-vision/mem links to no file; those of its code: docs/weights.md",
         summary=(
             "The backbone predicts tokens of `mem-tokenizer` in masked blocks of patches; "
             "published with a ViT-B."
         ),
     )
     version = 3
-    masks_patches = True
+    backbone_type = PatchBackbone
     requires = "mem-tokenizer"
     deviations = (
-        "MEM's network is a Swin on the complete frame, instead of a ViT-B/16 on squares of 224 px",
+        "MEM's network sees the complete frame, instead of squares of 224 px, and is by default a "
+        "Swin, instead of a ViT-B/16",
         "MEM keeps the five geometric ones of RandAugment's 14 operations, which take the nearest "
         "pixel, since its network reads whole counts, as in fine-tuning; eight others, and the "
         "jitter of brightness and saturation, change 8-bit images",
-        "MEM predicts all tokens within a position of the Swin's last stage, "
-        "instead of one per position of a ViT",
+        "MEM predicts all tokens within a position of the last feature (32 px), instead of one per "
+        "position of a ViT",
         "MEM masks with a learned patch of pixels before the embedding, "
         "instead of a learned token after it",
         "MEM with memory (recurrent=true) masks the same patches in all segments of a step, "
@@ -158,7 +159,7 @@ class Mem(EventMethod):
         self.backbone = backbone
         unit = cfg.tokenizer.unit
         self.tokenizer = Tokenizer(cfg.tokenizer).requires_grad_(False)
-        self.mask_patch = MaskPatch(unit, backbone.in_channels)
+        self.mask_patch = MaskPatch(unit, backbone)
         self.head = TokenHead(backbone.channels, unit, cfg.tokenizer.tokens, cfg.features)
 
     def load_required(self, path: Path) -> None:

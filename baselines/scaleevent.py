@@ -48,7 +48,7 @@ class ScaleEvent(TeacherMethod):
             "CVPR 2026"
         ),
         licence="not specified (zhiwen-xdu/ScaleEvent)",
-        weights="checkpoints of zhiwen-xdu/ScaleEvent, plain ViTs, which no backbone here can load",
+        weights="checkpoints of zhiwen-xdu/ScaleEvent, ViTs of other input: docs/weights.md",
         summary=(
             "Matches event features with those of a frozen image network; ConvLSTMs are randomly "
             "initialised."
@@ -58,8 +58,8 @@ class ScaleEvent(TeacherMethod):
     min_batch_size = 1
     same_backbone = True  # as in the original
     deviations = (  # from zhiwen-xdu/ScaleEvent, scale_event/
-        "ScaleEvent's encoder is a randomly initialised Swin and a linear layer on its last two "
-        "stages, instead of the teacher's own ViT with its weights",
+        "ScaleEvent's encoder is a randomly initialised backbone and a linear layer on its last "
+        "two features, instead of the teacher's own ViT with its weights",
         f"ScaleEvent's {COUNTS}, instead of images of three bins",
         "ScaleEvent's tokens are active from 64 events on (the paper's Eq. 2), instead of one "
         "event in a downsampled image",

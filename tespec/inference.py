@@ -53,7 +53,8 @@ def load(
         >>> features, state = network.step(histogram, state)  # the next window of the stream
 
     Args:
-        path: `backbone.safetensors` of a pre-training, or `model.safetensors` of a fine-tuning.
+        path: `backbone.safetensors` of a pre-training, `model.safetensors` of a fine-tuning, or a
+            published file in a format of `tespec weights list`.
         height: rows in px of the histograms given to `.step`; default: those of its training.
         width: columns in px; default: those of its training.
 
@@ -62,13 +63,13 @@ def load(
         a mask (B, H, W), a depth map (B, H, W) in m, or `Boxes` of each recording.
 
     Raises:
-        UserError: the file is unreadable, has no recipe, or does not fit it; or the size is
+        UserError: the file is unreadable, of an unknown format, or incomplete; or the size is
             invalid.
     """
     path = Path(path)
     size = _checked_size(height, width)
     recipe = read_recipe(path)
-    network: Any = load_trained(path).model if "kind" in recipe else read_backbone(path)
+    network: Any = load_trained(path).model if "kind" in recipe else read_backbone(path, size)
     network.recipe = recipe
     return network if size is None else for_size(network, size)
 

@@ -90,14 +90,13 @@ TOKENIZER = {
 }
 
 
-def mem(recurrent=False, unit=16, **changes):
+def mem(recurrent=False, unit=16, arch="swin_micro", **changes):
     """MEM with an untrained tokenizer."""
     tokenizer = (
         pretraining_settings("mem", "paper").objective["tokenizer"] | TOKENIZER | {"unit": unit}
     )
-    return Mem(
-        own("mem", **({"smallest_block": 1, "tokenizer": tokenizer} | changes)), backbone(recurrent)
-    )
+    settings = own("mem", **({"smallest_block": 1, "tokenizer": tokenizer} | changes))
+    return Mem(settings, backbone(recurrent, arch=arch))
 
 
 def moby(queue=8, arch="swin_micro"):
@@ -109,9 +108,14 @@ def ecdp(arch="swin_micro"):
     return Ecdp(own("ecdp", hidden=32, out=16), backbone(arch=arch), teacher)
 
 
-def cm3ae():
+def cm3ae(arch="swin_micro"):
     settings = own("cm3ae", blocks=1, decoder_heads=4, out=16)
-    return Cm3ae(settings, backbone(), backbone(channels=1, seed=1))
+    return Cm3ae(settings, backbone(arch=arch), backbone(channels=1, seed=1, arch=arch))
+
+
+def scaleevent(arch="swin_micro"):
+    teacher = Teacher(backbone(channels=1, seed=1), 1, SIZE)
+    return ScaleEvent(own("scaleevent", activation=1), backbone(arch=arch), teacher)
 
 
 BOXES = torch.tensor(
@@ -137,14 +141,7 @@ CASES = {
     ),
     "ecdp": lambda: (ecdp(), pairs()),
     "cm3ae": lambda: (cm3ae(), pairs()),
-    "scaleevent": lambda: (
-        ScaleEvent(
-            own("scaleevent", activation=1),
-            backbone(),
-            Teacher(backbone(channels=1, seed=1), 1, SIZE),
-        ),
-        pairs(),
-    ),
+    "scaleevent": lambda: (scaleevent(), pairs()),
     "segmentation": lambda: (
         SegmentationModel(backbone(True), 6, SegmentationHead(channels=16, dropout=0.0)),
         labelled(labels=(smooth(0, 5.9).to(torch.uint8))),

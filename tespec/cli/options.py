@@ -113,8 +113,8 @@ class TrainingOptions(SettingOptions):
     backbone: Annotated[
         str | None,
         Parameter(
-            help="swin_tiny, swin_micro, resnet50, resnet_micro, maxvit_base, maxvit_micro "
-            "(default: the method's)"
+            help="swin_tiny, swin_micro, resnet50, resnet_micro, maxvit_base, maxvit_micro, "
+            "vit_small, vit_base, vit_micro (default: the method's)"
         ),
     ] = None
     dry_run: Annotated[
@@ -271,20 +271,7 @@ def network_of(backbone: str | None, method: Any) -> str:
     """
     if backbone is None:
         return method.network
-    from tespec.models import EventSwin
-    from tespec.models.backbone import backbones
-
-    known = backbones()
-    where = f"--backbone {backbone[:100]}"
-    if backbone not in known:
-        raise UserError(where, "unknown backbone", suggest(backbone, known))
-    swins = [name for name in known if issubclass(known[name], EventSwin)]
-    if getattr(method, "masks_patches", False) and backbone not in swins:
-        raise UserError(
-            where,
-            f"has no patches that {method.row.title} could mask",
-            f"choose from {', '.join(swins)}",
-        )
+    method.require_backbone(backbone)
     return backbone
 
 

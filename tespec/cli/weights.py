@@ -50,7 +50,7 @@ def show(file: File, /, *, network: NetworkOptions = NetworkOptions()) -> None:
     """Print a file's format, contents, hash and matching networks."""
     size = network.size
     import_files(network.plugins)
-    from tespec.weights.load import FALLBACK, inspect
+    from tespec.weights.load import inspect, random_parts
 
     contents = inspect(file, network.bins, size)
     converted = contents.converted
@@ -66,6 +66,8 @@ def show(file: File, /, *, network: NetworkOptions = NetworkOptions()) -> None:
             if key in contents.recipe
         ]
         print(f"  recipe   {', '.join(facts)}")
+    for title, text in converted.format.facts().items():
+        print(f"  {title:8} {text}")
     print("  parts")
     parts: dict[str, list[int]] = {}
     for name, tensor in converted.tensors.items():
@@ -82,11 +84,27 @@ def show(file: File, /, *, network: NetworkOptions = NetworkOptions()) -> None:
     print("  fills")
     for name, match in contents.matches.items():
         filled = f"{len(match.tensors)} of {match.total} tensors"
-        random = f"the ConvLSTMs ({len(match.random)} tensors) are randomly initialised"
-        result = f"yes: {filled}" + f"; {random}" * bool(match.random)
+        random = f"; {random_parts(match.random)}" if match.random else ""
+        result = f"yes: {filled}{random}"
         if match.problems:
             result = f"no: {filled}; {match.problems[0]}"
-        print(f"    {f'{contents.backbone or FALLBACK}, {name}':24} {result}")
+        print(f"    {f'{contents.compared}, {name}':24} {result}")
+
+
+@app.command(name="list")
+def list_formats() -> None:
+    """List the published weights that can be loaded, and those that cannot."""
+    from tespec.weights.released import FORMATS, REFUSED, UNAVAILABLE
+
+    for known in FORMATS:
+        print(f"{known.name:15} {known.title}: {', '.join(known.networks) or 'any backbone'}")
+        for title, text in known.facts().items():
+            print(f"  {title:8} {text}")
+    print("refused: a file that")
+    for refused in REFUSED:
+        print(f"  {refused.reason}")
+    for name, reason in UNAVAILABLE.items():
+        print(f"  {name}: {reason}")
 
 
 @app.command(
@@ -119,4 +137,5 @@ def convert(
     source = f"{file} ({contents.converted.format.name})"
     print(f"{source} -> {out}: {len(written)} tensors, sha256 {sha256}")
     if len(written) < len(tensors):
-        print(f"not written, as timm has no ConvLSTMs: {len(tensors) - len(written)} tensors")
+        omitted = len(tensors) - len(written)
+        print(f"not written, as timm has no ConvLSTMs or necks: {omitted} tensors")

@@ -72,6 +72,8 @@ class Backbone(nn.Module, ABC):
     position_tables: ClassVar[Sequence[str]] = ()  # substrings of the names of position parameters
     # whether the stages take maps (N, h, w, C), else (N, C, h, w)
     channels_last: ClassVar[bool] = True
+    # whether a feature, after its ConvLSTM, is the input of the next stage, else the stage's output
+    hierarchical: bool = True
     channels: tuple[int, ...]  # widths of the four features
     lstms: nn.ModuleList  # one per stage; empty if feed-forward
     # settings of the training, if the file it was loaded from contains them
@@ -126,6 +128,18 @@ class Backbone(nn.Module, ABC):
     @abstractmethod
     def stage_modules(self) -> list[nn.Module]:
         """Return the four stages, without their ConvLSTMs."""
+
+    def neck(self, stage: int, output: Tensor) -> Tensor:
+        """Convert the output of a stage to its feature, before its ConvLSTM.
+
+        Args:
+            stage: index of the stage.
+            output: (N, h, w, C), or as a stage that is not `hierarchical` returns it.
+
+        Returns:
+            The feature (N, h, w, C); by default the output itself.
+        """
+        return output
 
     def resize(self, tensors: Mapping[str, Tensor], built_for: Size) -> dict[str, Tensor]:
         """Adapt the state dict of a network of another input size to this one's `img_size`.
@@ -185,18 +199,21 @@ class Backbone(nn.Module, ABC):
                 maps = stage(maps)
             if not self.channels_last:
                 maps = maps.permute(0, 2, 3, 1)  # (T * B, h, w, C)
+            feature = self.neck(index, maps)
             if self.recurrent:
                 if state is None:
-                    hidden = cell = torch.zeros(lanes, *maps.shape[1:], device=maps.device)
+                    hidden = cell = torch.zeros(lanes, *feature.shape[1:], device=maps.device)
                 else:
                     hidden = state[index][0].permute(0, 2, 3, 1)  # (B, h, w, C)
                     cell = state[index][1].permute(0, 2, 3, 1)
-                sequence = maps.unflatten(0, (segments, lanes))  # (T, B, h, w, C)
+                sequence = feature.unflatten(0, (segments, lanes))  # (T, B, h, w, C)
                 sequence, hidden, cell = self.lstms[index](sequence, hidden, cell)
                 states.append((hidden.permute(0, 3, 1, 2), cell.permute(0, 3, 1, 2)))
-                maps = sequence.flatten(0, 1)
+                feature = sequence.flatten(0, 1)
+            if self.hierarchical:
+                maps = feature
             # (B, T, C, h, w)
-            features.append(maps.unflatten(0, (segments, lanes)).permute(1, 0, 4, 2, 3))
+            features.append(feature.unflatten(0, (segments, lanes)).permute(1, 0, 4, 2, 3))
         return features, tuple(states) if self.recurrent else None
 
     @torch.no_grad()
@@ -214,6 +231,15 @@ class Backbone(nn.Module, ABC):
         """
         features, state = self(histogram.unsqueeze(1), state)
         return [feature.squeeze(1) for feature in features], state
+
+
+class PatchBackbone(Backbone):
+    """Backbone whose `embed_patches` embeds each square of `patch_size` px by itself.
+
+    Masked methods replace such patches.
+    """
+
+    patch_size: int
 
 
 class ConvLstm(nn.Module):

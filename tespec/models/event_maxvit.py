@@ -17,6 +17,8 @@ EPS = 1e-5
 MAX_PARTITION = 100
 # Width of the first stage, and of an attention head.
 SIZES = {
+    "maxvit_tiny": (32, 32),  # RVT-T
+    "maxvit_small": (48, 24),  # RVT-S
     "maxvit_base": (64, 32),  # RVT-B
     "maxvit_micro": (24, 8),  # for CPUs
 }

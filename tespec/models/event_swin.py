@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from timm.models.swin_transformer import SwinTransformer, SwinTransformerBlock
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
-from tespec.models.backbone import Backbone
+from tespec.models.backbone import PatchBackbone
 from tespec.models.layers import compute_dtype
 from tespec.registry import BACKBONES
 
@@ -20,12 +21,15 @@ WINDOW = 7  # tokens
 SIZES = {
     "swin_tiny": (96, (2, 2, 6, 2), (3, 6, 12, 24)),  # Swin-T
     "swin_micro": (24, (2, 2, 2, 2), (1, 2, 4, 8)),  # for CPUs
+    # ECDDP's, with a norm for each feature (model/network/swin_transformer.py)
+    "swin_tiny_ecddp": (96, (2, 2, 6, 2), (3, 6, 12, 24)),
 }
+ECDDP_EPS = 1e-6  # of its norms
 BIAS_TABLE = re.compile(r"swin\.layers\.([0-3])\..*relative_position_bias_table")
 
 
 @BACKBONES.register_module()
-class EventSwin(Backbone):
+class EventSwin(PatchBackbone):
     """Swin Transformer, by default with a ConvLSTM after each stage; see `Backbone` for arguments.
 
     The hidden state of stage i's ConvLSTM is both feature i and the input of stage i + 1. The input
@@ -46,12 +50,15 @@ class EventSwin(Backbone):
     """
 
     sizes = tuple(SIZES)
+    patch_size = PATCH_SIZE
     stem = "swin.patch_embed.proj.weight"
     position_tables = ("relative_position_bias_table",)
 
     def build(self, drop_path: float) -> None:
         width, depths, heads = SIZES[self.name]
+        has_norms = self.name == "swin_tiny_ecddp"
         self.channels = (width, 2 * width, 4 * width, 8 * width)
+        norm_layer: Any = partial(nn.LayerNorm, eps=ECDDP_EPS if has_norms else 1e-5)
         self.swin = SwinTransformer(
             img_size=self.img_size,
             patch_size=PATCH_SIZE,
@@ -62,11 +69,20 @@ class EventSwin(Backbone):
             num_heads=heads,
             window_size=WINDOW,
             drop_path_rate=drop_path,
+            norm_layer=norm_layer,
         )
         self.swin.norm = nn.Identity()  # belongs to the classifier, like its head
+        if has_norms:
+            self.hierarchical = False
+            self.necks = nn.ModuleList(
+                nn.LayerNorm(channels, eps=ECDDP_EPS) for channels in self.channels
+            )
 
     def stage_modules(self) -> list[nn.Module]:
         return list(self.swin.layers)
+
+    def neck(self, stage: int, output: Tensor) -> Tensor:
+        return output if self.hierarchical else self.necks[stage](output)
 
     def allow_any_size(self) -> None:
         """Allow frames of any size that is a multiple of 32 px, with the windows of `img_size`."""
@@ -75,10 +91,7 @@ class EventSwin(Backbone):
                 block.dynamic_mask = True
 
     def embed_patches(self, frames: Tensor) -> Tensor:
-        """Embed frames (N, in_channels, 4 h, 4 w) as tokens (N, h, w, channels[0]).
-
-        A token depends only on its 4x4 px.
-        """
+        """Embed frames (N, in_channels, 4 h, 4 w) as tokens (N, h, w, channels[0])."""
         embedding: Any = self.swin.patch_embed
         dtype = compute_dtype(embedding.proj.weight)
         # Reordering is cheapest while counts are bytes; the tokens are then already channels last.

@@ -83,7 +83,7 @@ class MaskedDecoder(nn.Module):
         super().__init__()
         self.unit = unit
         self.grid = grid_size(backbone.img_size, unit)
-        self.mask_patch = MaskPatch(unit, backbone.in_channels)
+        self.mask_patch = MaskPatch(unit, backbone)
         self.encoder_norm = LayerNorm2d(backbone.channels[-1])  # epsilon 1e-6, as all norms here
         self.patch_tokens = PatchTokens(backbone.channels, unit, width, features)
         positions = position_embedding(self.grid, width)

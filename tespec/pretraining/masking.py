@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import tespec.core.compat  # noqa: F401  # before timm
 
@@ -16,7 +16,7 @@ from torch.nn.functional import avg_pool2d, gelu, interpolate, pixel_shuffle
 from tespec.core.distributed import shard_slice
 from tespec.core.errors import UserError
 from tespec.core.settings import Size
-from tespec.models.backbone import Backbone, BackboneState
+from tespec.models.backbone import Backbone, BackboneState, PatchBackbone
 from tespec.models.event_swin import PATCH_SIZE, WINDOW
 from tespec.models.layers import STRIDE, crop, pad_to
 from tespec.registry import MODELS, find_registered
@@ -31,12 +31,19 @@ class MaskPatch(nn.Module):
 
     Args:
         unit: side of the patch in px.
-        channels: of the input; all share the same pixels.
+        backbone: whose input is masked; all its channels share the same pixels.
+
+    Raises:
+        UserError: a unit does not consist of complete patches of the backbone.
     """
 
-    def __init__(self, unit: int, channels: int) -> None:
+    def __init__(self, unit: int, backbone: Backbone) -> None:
         super().__init__()
-        self.channels = channels
+        patch = cast("PatchBackbone", backbone).patch_size
+        if unit % patch:
+            what = f"{unit} px are no multiple of the {patch} px patches of {backbone.name}"
+            raise UserError("unit of masks", what, "choose a multiple, or another --backbone")
+        self.channels = backbone.in_channels
         self.pixels = nn.Parameter(INITIAL_STD * torch.randn(1, unit, unit))
 
     def forward(self) -> Tensor:
@@ -49,7 +56,7 @@ class MaskPatch(nn.Module):
         """Encode frames whose masked units are replaced by the patch.
 
         Args:
-            backbone: a Swin.
+            backbone: that of the initialisation.
             frames: (B, T, C, H, W).
             mask: (B, rows, cols) bool, True at masked units.
             state: recurrent state of the backbone; None: zeros.

@@ -22,7 +22,8 @@ from tespec.core.settings import (
     suggest,
 )
 from tespec.datasets.images import ViewTransform
-from tespec.models import Backbone, EventSwin, build_backbone
+from tespec.models import Backbone, build_backbone
+from tespec.models.backbone import backbones
 from tespec.models.layers import padded_size
 from tespec.pretraining.data import Batch, EventData, ImageData, PairData, PretrainData
 from tespec.registry import METHODS, register_methods
@@ -54,6 +55,8 @@ class Method:
     version: ClassVar[int] = 1
     # "swin", "resnet" or "maxvit", whose size the profile sets; or a backbone such as "swin_tiny"
     network: ClassVar[str] = "swin"
+    # class of the backbones that it works with, such as `PatchBackbone` if it masks patches
+    backbone_type: ClassVar[type[nn.Module]] = Backbone
     # recurrent, feed-forward or both; empty for a part of another method that is not a backbone
     architectures: ClassVar[tuple[str, ...]] = ARCHITECTURES
     # published pre-training settings; None: not pre-trained here
@@ -99,6 +102,25 @@ class Method:
                 f"use --arch {cls.architectures[0]}",
             )
 
+    @classmethod
+    def require_backbone(cls, backbone: str) -> None:
+        """Refuse an unknown backbone, and one that is no `backbone_type`.
+
+        Args:
+            backbone: name of a backbone.
+
+        Raises:
+            UserError: names the backbones that the method works with.
+        """
+        known = backbones()
+        where = f"--backbone {backbone[:100]}"
+        if backbone not in known:
+            raise UserError(where, "unknown backbone", suggest(backbone, known))
+        accepted = [name for name, kind in known.items() if issubclass(kind, cls.backbone_type)]
+        if backbone not in accepted:
+            what = f"{cls.row.title} does not work with it"
+            raise UserError(where, what, f"choose from {', '.join(accepted)}")
+
 
 class PretrainMethod(Method, nn.Module):
     """An SSL method: a module with a loss, whose backbone is the attribute `backbone`.
@@ -117,7 +139,6 @@ class PretrainMethod(Method, nn.Module):
     deviations: ClassVar[tuple[str, ...]] = ()  # of its loss from the authors' code, for records
     # lanes, images or pairs; 2 if batches are normalised or samples compared
     min_batch_size: ClassVar[int] = 1
-    masks_patches: ClassVar[bool] = False  # True requires a Swin
     # settings, or groups of them, without effect; the user may not change them
     unused: ClassVar[tuple[str, ...]] = ()
     # Method that pre-trains a network which this one uses, or "objective.KEY" for a setting that
@@ -176,9 +197,10 @@ class PretrainMethod(Method, nn.Module):
         """Build a randomly initialised backbone for the input size and channels of `data`.
 
         Raises:
-            UserError: if the method masks patches and the backbone is not a Swin.
+            UserError: if the method does not work with the backbone.
         """
-        backbone = build_backbone(
+        cls.require_backbone(settings.backbone)
+        return build_backbone(
             settings.backbone,
             settings.recurrent,
             settings.bins,
@@ -186,19 +208,13 @@ class PretrainMethod(Method, nn.Module):
             data.channels,
             settings.drop_path,
         )
-        if cls.masks_patches and not isinstance(backbone, EventSwin):
-            raise UserError(
-                f"objective {settings.objective['type']}",
-                f"{settings.backbone} has no patches to mask",
-                "choose a Swin with --backbone",
-            )
-        return backbone
 
 
 class EventMethod(PretrainMethod):
     """A method that learns from event histograms of recordings; see `EventData` for its batches.
 
     >>> import torch
+    >>> from tespec.models import EventSwin
     >>> class SmallFeatures(EventMethod):
     ...     row = TableRow(title="Small features")
     ...

@@ -25,6 +25,7 @@ from tespec.core.settings import (
     Pretraining,
 )
 from tespec.events.intensity import estimate_high_pass, estimate_intensity
+from tespec.models import EventSwin
 from tespec.models.backbone import Backbone, BackboneState, detach, reset
 from tespec.models.layers import crop, in_fp32, to_device
 from tespec.pretraining.data import Batch, PretrainData
@@ -130,7 +131,7 @@ class Tespec(EventMethod):
         ),
     )
     version = 2
-    masks_patches = True
+    backbone_type = EventSwin
     # Paper, appendix table "TESPEC pre-training stage" and, for the loss, Sec. 4.1, unless a
     # comment says otherwise.
     # The main text has a peak learning rate of 1e-4 and 1.5k warm-up steps; the appendix table
@@ -169,7 +170,7 @@ class Tespec(EventMethod):
         self.bin_seconds = bin_seconds
         planes = 2 * backbone.bins if cfg.target.kind == "histograms" else 1
         self.decoder = build_decoder(cfg.decoder, backbone, planes)
-        self.mask_patch = MaskPatch(cfg.mask.unit, 2 * backbone.bins)
+        self.mask_patch = MaskPatch(cfg.mask.unit, backbone)
 
     @classmethod
     def from_settings(cls, cfg: TespecSettings, settings: Pretraining, data: PretrainData) -> Self:

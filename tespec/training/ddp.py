@@ -13,13 +13,25 @@ from tespec.core.distributed import (
     world_size,
 )
 from tespec.core.errors import UserError
+from tespec.models import Backbone
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
+def may_lack_gradients(network: nn.Module) -> bool:
+    """Whether a step may leave a trained parameter of the network without gradient.
+
+    It sets `unused_parameters`, or has a backbone whose last feature does not depend on the others.
+    """
+    if getattr(network, "unused_parameters", False):
+        return True
+    backbones = [module for module in network.modules() if isinstance(module, Backbone)]
+    return not all(backbone.hierarchical for backbone in backbones)
+
+
 def require_gradients(network: nn.Module) -> None:
     """Check that every trained parameter has a gradient; other ranks would wait for it forever."""
-    if world_size() == 1 or getattr(network, "unused_parameters", False):
+    if world_size() == 1 or may_lack_gradients(network):
         return
     missing = [
         name

@@ -12,6 +12,8 @@ from tespec.core.errors import UserError
 from tespec.core.settings import GradientClipping, Optimisation
 
 PATCH_EMBED = "patch_embed"
+# biases, and what timm's ViTs exempt from weight decay
+VECTORS = (".bias", ".pos_embed", ".cls_token", ".reg_token")
 
 
 def build_optimizer(model: nn.Module, settings: Optimisation) -> torch.optim.Optimizer:
@@ -85,7 +87,7 @@ def parameter_groups(model: nn.Module, settings: Optimisation) -> list[dict[str,
     """Split the trained parameters into groups for torch's optimizers, in the model's order.
 
     Exempt from weight decay can be "vectors", as in microsoft/Swin-Transformer, optimizer.py (one
-    dimension, or a name ending in ".bias"), "later_vectors" (the same without the patch
+    dimension, or a name ending in one of `VECTORS`), "later_vectors" (the same without the patch
     embedding's), and "positions" (a name containing one of a backbone's `position_tables`).
 
     Args:
@@ -107,7 +109,7 @@ def parameter_groups(model: nn.Module, settings: Optimisation) -> list[dict[str,
     exempt = settings.weight_decay.exempt
     groups: dict[tuple[bool, float], list[nn.Parameter]] = {}
     for name, parameter in trained.items():
-        vector = parameter.dim() == 1 or name.endswith(".bias")
+        vector = parameter.dim() == 1 or name.endswith(VECTORS)
         stem = PATCH_EMBED in name
         position = any(table in name for table in tables)
         kinds = {"vectors": vector, "later_vectors": vector and not stem, "positions": position}

@@ -21,7 +21,7 @@ from tespec.core.errors import UserError
 from tespec.core.progress import progress
 from tespec.core.settings import Optimisation
 from tespec.models.layers import without_tf32
-from tespec.training.ddp import convert_sync_batchnorm, require_gradients
+from tespec.training.ddp import convert_sync_batchnorm, may_lack_gradients, require_gradients
 from tespec.training.device import derive_seed, seed_everything, with_precision
 from tespec.training.loading import Batch, MicroBatches, load_batches
 from tespec.training.optimizer import build_optimizer, clip, learning_rate, weight_decay
@@ -321,9 +321,9 @@ def wrap_ddp(network: nn.Module) -> nn.Module:
     """Wrap the loss of a network; several ranks average its gradients in the backward pass.
 
     The network's batch normalisation layers are synchronised in place; parameters, buffers and
-    their names stay. Each trained parameter must get a gradient in every step on every rank. A
-    network that cannot guarantee this sets `unused_parameters = True`: a gradient missing on one
-    rank then counts as zero, and every step waits for the device.
+    their names stay. Each trained parameter must get a gradient in every step on every rank. In
+    a network that cannot guarantee this (`may_lack_gradients`), a gradient missing on one rank
+    counts as zero, and every step waits for the device.
 
     Raises:
         UserError: an attribute of a module's class hides one of its layers.
@@ -343,5 +343,5 @@ def wrap_ddp(network: nn.Module) -> nn.Module:
             loss_module,
             broadcast_buffers=False,  # every rank already has the statistics of the global batch
             gradient_as_bucket_view=True,
-            find_unused_parameters=getattr(network, "unused_parameters", False),
+            find_unused_parameters=may_lack_gradients(network),
         )

@@ -25,7 +25,7 @@ from tespec.core.settings import Flag, HistogramSpec, Side, build
 
 RECIPE_KEY = "tespec"
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-WRAPPERS = ("state_dict", "model", "checkpoint", "weights")
+WRAPPERS = ("state_dict", "model", "checkpoint", "weights", "event_encoder")
 Channels = Annotated[int, Field(strict=True, ge=1, le=1024)]  # beyond any real network
 
 

@@ -1,6 +1,6 @@
 """Load backbones from checkpoints completely or not at all; inspect, convert and fetch them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,15 +11,14 @@ from torch import Tensor
 from tespec.core.errors import UserError
 from tespec.core.files import sha256_of
 from tespec.core.paths import cache_root
-from tespec.core.settings import HistogramSpec, build
+from tespec.core.settings import HistogramSpec, Size, build
 from tespec.models import Backbone, build_backbone
 from tespec.models.backbone import backbones
 from tespec.models.layers import padded_size
 from tespec.weights.files import problem_of, read_recipe, read_tensors, write_weights
-from tespec.weights.formats import FORMATS, IMAGENET_SIZE, Converted, convert, recognise
+from tespec.weights.formats import Converted, convert, recognise, stem_of
+from tespec.weights.released import FORMATS, IMAGENET_SIZE, LSTMS, PARTS, SWIN, TESPEC
 
-LSTMS = "lstms."
-FALLBACK = "swin_tiny"  # architecture to compare files of unknown width with
 DEFAULT_BINS = 10
 PREFIX = "timm:"
 # Fields that the recipe of a fine-tuned network has in addition to its settings: its
@@ -44,7 +43,7 @@ class WeightsReport:
     # settings of the pre-training, if the file holds them
     recipe: dict[str, Any] = field(default_factory=dict)
     format: str = ""  # of the file
-    # ConvLSTM tensors that are randomly initialised, because the format has none
+    # tensors that are randomly initialised, because the format has none
     random: tuple[str, ...] = ()
 
     @property
@@ -57,8 +56,7 @@ class WeightsReport:
         text = f"{self.source}: {self.loaded} of {self.total} tensors of the backbone"
         text += f", format {self.format}" if self.format else ""
         text += f", {len(self.adapted)} adapted" if self.adapted else ""
-        random = f"; the ConvLSTMs ({len(self.random)} tensors) are randomly initialised"
-        return text + (random if self.random else "")
+        return text + (f"; {random_parts(self.random)}" if self.random else "")
 
     def facts(self) -> dict[str, Any]:
         """Facts about the weights for a record."""
@@ -69,6 +67,14 @@ class WeightsReport:
             "unused": list(self.unused),
             "fresh": list(self.random),
         }
+
+
+def random_parts(names: Sequence[str]) -> str:
+    """Name the parts of a backbone whose tensors are randomly initialised."""
+    parts = [
+        title for prefix, title in PARTS.items() if any(name.startswith(prefix) for name in names)
+    ]
+    return f"{' and '.join(parts)} ({len(names)} tensors) are randomly initialised"
 
 
 class MatchedState(NamedTuple):
@@ -99,8 +105,8 @@ class MatchedState(NamedTuple):
 def match_state(converted: Converted, network: Backbone, recipe: Mapping[str, Any]) -> MatchedState:
     """Match a checkpoint with a network; nothing is loaded.
 
-    ConvLSTMs stay randomly initialised if the file cannot hold any: its format has none, or its
-    recipe says that it was trained feed-forward. A feed-forward network ignores the ConvLSTMs of a
+    ConvLSTMs and necks stay randomly initialised if the file cannot hold any: its format has none,
+    or its recipe says that it was trained feed-forward. A network without them ignores those of a
     file. All other tensors must match: leaving some out, such as the blocks of a deeper network,
     would change the function that the weights compute.
 
@@ -113,23 +119,31 @@ def match_state(converted: Converted, network: Backbone, recipe: Mapping[str, An
     target = network.state_dict()
     size = padded_size(*(recipe.get("sensor") or converted.format.sensor or IMAGENET_SIZE))
     resized = network.resize(source, size)
-    has_lstms = converted.format.has_lstms
-    if has_lstms is None:
-        has_lstms = recipe.get("recurrent") is not False
-    has_lstms = has_lstms or any(name.startswith(LSTMS) for name in source)
-    random = [name for name in target if name.startswith(LSTMS) and not has_lstms]
+    lacks = {*converted.format.lacks, *([LSTMS] if recipe.get("recurrent") is False else [])}
+    lacks -= {part for part in PARTS if any(name.startswith(part) for name in source)}
+    random = [name for name in target if name.startswith(tuple(lacks))]
     checked = {
         name: problem_of(resized.get(name), tensor)
         for name, tensor in target.items()
         if name not in random
     }
+    stem = stem_of(source)
+    if stem in target and source[stem].shape[1] != network.in_channels:
+        bins, odd = divmod(network.in_channels, 2)
+        needed = "images" if odd else f"negative and positive counts of {bins} bins"
+        given = converted.format.input or "those of its training"
+        checked[stem] = (
+            f"takes {source[stem].shape[1]} channels ({given}), "
+            f"but this model {network.in_channels} ({needed})"
+        )
     matched = {name: resized[name] for name, problem in checked.items() if not problem}
     unused = sorted(source.keys() - target.keys())
     problems = [f"{name} {problem}" for name, problem in checked.items() if problem]
+    ignored = tuple(part for part in PARTS if not any(name.startswith(part) for name in target))
     problems += [
         f"{name} has no counterpart in this model"
         for name in unused
-        if network.recurrent or not name.startswith(LSTMS)
+        if not name.startswith(ignored)
     ]
     adapted = [name for name, tensor in matched.items() if tensor is not source[name]]
     return MatchedState(
@@ -207,18 +221,40 @@ def _load(
     )
 
 
-def read_backbone(path: Path) -> Backbone:
-    """Build and load the backbone of a file with a recipe, in evaluation mode."""
+def read_backbone(path: Path, size: Size | None = None) -> Backbone:
+    """Build and load the backbone of a file, in evaluation mode.
+
+    Args:
+        path: file with a recipe, or a published one, which gets the input channels of `tespec
+            weights convert`.
+        size: (height, width) in px of its input; default: that of its training.
+
+    Raises:
+        UserError: the file is unreadable, of an unknown format, or incomplete.
+    """
     recipe = read_recipe(path)
+    if recipe:
+        tensors = None
+    else:
+        contents = inspect(path, sensor=size)
+        if contents.converted.format is TESPEC:
+            raise UserError(path, "holds no recipe", "convert it with `tespec weights convert`")
+        tensors, recipe = rewrite(contents)
     needed = ("backbone", "sensor", "recurrent", "bins")
     if missing := [name for name in needed if name not in recipe]:
-        what = f"its recipe lacks {missing[0]}" if recipe else "holds no recipe"
+        what = f"its recipe lacks {missing[0]}"
         raise UserError(path, what, "convert it with `tespec weights convert`")
-    size = padded_size(*recipe["sensor"])
     backbone = build_backbone(
-        recipe["backbone"], recipe["recurrent"], recipe["bins"], size, recipe.get("in_channels")
+        recipe["backbone"],
+        recipe["recurrent"],
+        recipe["bins"],
+        padded_size(*(size or recipe["sensor"])),
+        recipe.get("in_channels"),
     )
-    load_backbone(backbone, path)
+    if tensors is None:
+        load_backbone(backbone, path)
+    else:
+        backbone.load_state_dict(backbone.state_dict() | tensors)
     return backbone.eval()
 
 
@@ -288,7 +324,8 @@ class InspectedFile(NamedTuple):
     tensors: dict[str, Tensor]
     recipe: dict[str, Any]
     converted: Converted
-    backbone: str | None  # recognised by its widths, None if unknown
+    backbone: str | None  # recognised by its first convolution, None if unknown
+    compared: str  # the same, or another of its format
     settings: dict[str, Any]  # settings of the network that `rewrite` writes, for a recipe
     # with the network of this architecture, "recurrent" and "feed-forward"
     matches: dict[str, MatchedState]
@@ -311,34 +348,37 @@ def inspect(
     file_bins = recipe.get("bins", DEFAULT_BINS)
     channels = 2 * bins if bins else recipe.get("in_channels") or 2 * file_bins
     converted = convert(tensors, channels, where=path, recipe=recipe)
-    backbone = recipe.get("backbone") or _name_of(converted.tensors)
+    stem = stem_of(converted.tensors)
+    if stem and not bins and not recipe:
+        channels = converted.tensors[stem].shape[1]
+        file_bins = max(1, channels // 2)
+    backbone = recipe.get("backbone") or _name_of(converted, stem)
+    compared = backbone or (converted.format.networks or SWIN)[0]
     sensor = sensor or recipe.get("sensor") or converted.format.sensor or IMAGENET_SIZE
-    recurrent = converted.format.has_lstms
-    if recurrent is None:
-        has_lstms = any(name.startswith(LSTMS) for name in converted.tensors)
-        recurrent = recipe.get("recurrent", has_lstms)
+    has_lstms = any(name.startswith(LSTMS) for name in converted.tensors)
     matches = {}
-    for name, has_lstms in (("recurrent", True), ("feed-forward", False)):
-        network = _empty(backbone or FALLBACK, has_lstms, channels, padded_size(*sensor))
+    for name, recurrent in (("recurrent", True), ("feed-forward", False)):
+        network = _empty(compared, recurrent, channels, padded_size(*sensor))
         matches[name] = match_state(converted, network, recipe)
     settings = {
         "backbone": backbone,
         "sensor": list(sensor),
-        "recurrent": recurrent,
+        "recurrent": recipe.get("recurrent", has_lstms),
         "bins": bins or file_bins,
         "in_channels": channels,
     }
     return InspectedFile(
-        path, sha256_of(path), tensors, recipe, converted, backbone, settings, matches
+        path, sha256_of(path), tensors, recipe, converted, backbone, compared, settings, matches
     )
 
 
-def _name_of(tensors: Mapping[str, Tensor]) -> str | None:
-    """Name of the architecture whose first convolution has as many outputs; None if none has."""
-    for name, kind in backbones().items():
-        kernel = tensors.get(kind.stem)
-        if kernel is not None and len(_empty(name, False).state_dict()[kind.stem]) == len(kernel):
-            return name
+def _name_of(converted: Converted, stem: str | None) -> str | None:
+    """Backbone of the format whose first convolution has this shape, but for channels, or None."""
+    for name in converted.format.networks or backbones():
+        if stem == backbones()[name].stem:
+            kernel = _empty(name, False).state_dict()[stem][:, 0]
+            if kernel.shape == converted.tensors[stem][:, 0].shape:
+                return name
     return None
 
 
@@ -364,8 +404,8 @@ def rewrite(contents: InspectedFile) -> tuple[dict[str, Tensor], dict[str, Any]]
     if contents.backbone is None:
         raise UserError(
             contents.path,
-            "the width of its first layer matches no architecture here",
-            "use Swin-T or ResNet-50",
+            "its first layer has the shape of no backbone here",
+            "use a checkpoint in a format listed in docs/weights.md",
         )
     matched = contents.matches["recurrent" if contents.settings["recurrent"] else "feed-forward"]
     file_format = contents.converted.format
@@ -380,7 +420,7 @@ def rewrite(contents: InspectedFile) -> tuple[dict[str, Tensor], dict[str, Any]]
 
 
 def timm_state(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """State dict of the Swin Transformer or ResNet alone, in the naming of timm since 0.8.
+    """State dict of the network of timm alone, in the naming of timm since 0.8.
 
     In some versions, timm's own filter treats any Swin without a classifier as one of the old
     naming.
@@ -388,7 +428,7 @@ def timm_state(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     state = {
         name.partition(".")[2]: tensor
         for name, tensor in tensors.items()
-        if name.startswith(("swin.", "resnet."))
+        if name.startswith(("swin.", "resnet.", "vit."))
     }
     if not state:
         raise UserError("--to timm", "timm has no such network", "leave it out")

@@ -59,12 +59,16 @@ MISTAKES = [
         "typo.safetensors: no such file; give the model",
     ),
     (
-        "run --method tespec --task ddd17 --backbone microo",
+        "run --method tespec --task ddd17 --backbone swin_microo",
         "unknown backbone; did you mean 'swin_micro'",
     ),
     (
         "run --method tespec --task ddd17 --backbone resnet_micro",
-        "has no patches that TESPEC could mask",
+        "--backbone resnet_micro: TESPEC does not work with it; choose from swin_micro, swin_tiny",
+    ),
+    (
+        "run --method mem --task ddd17 --backbone maxvit_micro",
+        "MEM does not work with it; choose from swin_micro, swin_tiny, swin_tiny_ecddp, vit_base",
     ),
     (
         CELL + "--set pretraining.batch_size=3",
@@ -221,7 +225,7 @@ MISTAKES = [
     ("weights convert {weights} {weights}/out.safetensors", "weights.safetensors: File exists"),
     (
         "weights convert {weights} out.safetensors --bins 5",
-        "has shape (96, 20, 4, 4), but this model",
+        "takes 20 channels (those of its training), but this model 10 (negative",
     ),
     ("weights inspect {weights} --sensor 90", "give WIDTHxHEIGHT in px"),
 ]

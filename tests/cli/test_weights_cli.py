@@ -54,7 +54,7 @@ def test_inspect_shows_the_format_the_parts_and_which_networks_it_fills(own, tmp
 def test_to_timm_and_back(own, tmp_path, call):
     plain, back = tmp_path / "plain.safetensors", tmp_path / "back.safetensors"
     code, out, _ = call("weights", "convert", own, plain, "--to", "timm")
-    assert (code, "not written, as timm has no ConvLSTMs: 8 tensors" in out) == (0, True)
+    assert (code, "not written, as timm has no ConvLSTMs or necks: 8 tensors" in out) == (0, True)
     assert call("weights", "convert", plain, back, "--sensor", "150x90")[0] == 0
     tensors, recipe = read_weights(back)
     assert (recipe["recurrent"], recipe["sensor"], recipe["backbone"]) == (

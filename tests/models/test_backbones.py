@@ -17,7 +17,7 @@ from tespec.registry import BACKBONES
 
 SIZE = (64, 96)
 STRIDES = (4, 8, 16, 32)
-NAMES = ("swin_micro", "resnet_micro", "maxvit_micro")
+NAMES = ("swin_micro", "resnet_micro", "maxvit_micro", "vit_micro")
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 
 

@@ -31,7 +31,8 @@ def gradients(name="swin_micro", recurrent=True, drop_path=0.0, **execution):
 
 @pytest.mark.parametrize("drop_path", [0.0, 0.5])
 @pytest.mark.parametrize(
-    ("name", "recurrent"), [("swin_micro", True), ("swin_micro", False), ("maxvit_micro", True)]
+    ("name", "recurrent"),
+    [("swin_micro", True), ("swin_micro", False), ("maxvit_micro", True), ("vit_micro", True)],
 )
 def test_computed_again_to_the_bit(name, recurrent, drop_path):
     stored, recomputed = (
@@ -45,6 +46,7 @@ def test_computed_again_to_the_bit(name, recurrent, drop_path):
     [
         ("swin_micro", "fast"),
         ("resnet_micro", "fast"),
+        ("vit_micro", "fast"),
         pytest.param("swin_micro", "compiled", marks=COMPILED),
     ],
 )
@@ -76,7 +78,12 @@ def test_batch_normalisation_is_not_computed_again():
 
 # Number of residual branches that can be dropped in each architecture; rates rise linearly over the
 # blocks.
-BRANCHES = {"swin_micro": 2 * 8 - 2, "resnet_micro": 4 - 1, "maxvit_micro": 2 * 8 - 2}
+BRANCHES = {
+    "swin_micro": 2 * 8 - 2,
+    "resnet_micro": 4 - 1,
+    "maxvit_micro": 2 * 8 - 2,
+    "vit_micro": 2 * 4 - 2,
+}
 FRAMES = torch.randint(0, 4, (4, 1, 4, *SIZE), generator=torch.Generator().manual_seed(1))
 
 

@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tespec.models import EventSwin
+from tespec.models import build_backbone
 from tespec.pretraining.masking import LastStageDecoder, MaskPatch, random_masks, replace_masked
 
 
@@ -26,10 +26,19 @@ def test_every_place_is_masked_about_equally_often():
     assert (share - 0.5).abs().max() < 0.06
 
 
-@pytest.mark.parametrize(("unit", "height", "width"), [(16, 64, 96), (16, 40, 90), (32, 40, 90)])
-def test_masked_tokens_are_those_of_masked_pixels(unit, height, width):
+@pytest.mark.parametrize(
+    ("name", "unit", "height", "width"),
+    [
+        ("swin_micro", 16, 64, 96),
+        ("swin_micro", 16, 40, 90),
+        ("swin_micro", 32, 40, 90),
+        ("vit_micro", 8, 40, 90),
+    ],
+)
+def test_masked_tokens_are_those_of_masked_pixels(name, unit, height, width):
     torch.manual_seed(0)
-    backbone, patch = EventSwin("swin_micro", img_size=(64, 96)), MaskPatch(unit, 20)
+    backbone = build_backbone(name, True, 10, (64, 96))
+    patch = MaskPatch(unit, backbone)
     histograms = torch.randint(0, 5, (2, 3, 20, height, width), dtype=torch.uint8)
     rows, cols = -(-height // unit), -(-width // unit)
     mask = random_masks(2, rows, cols, 0.5)

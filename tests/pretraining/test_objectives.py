@@ -236,9 +236,26 @@ MISTAKES = [
         "tespec",
         "1mpx",
         "--backbone=resnet",
-        "objective tespec: resnet_micro has no patches to mask",
+        "--backbone resnet_micro: TESPEC does not work with it; choose from swin_micro, swin_tiny",
     ),
-    ("cm3ae", "ddd17", "--backbone=resnet", "objective cm3ae: resnet_micro has no patches to mask"),
+    (
+        "cm3ae",
+        "ddd17",
+        "--backbone=resnet",
+        "resnet_micro: CM3AE does not work with it; choose fro",
+    ),
+    (
+        "ecddp",
+        "1mpx",
+        "--backbone=vit_micro",
+        "vit_micro: ECDDP does not work with it; choose from s",
+    ),
+    (
+        "mem",
+        "1mpx",
+        "--backbone=vit_base",
+        "unit of masks: 8 px are no multiple of the 16 px patches of vit_base; choose a multiple",
+    ),
 ]
 
 

@@ -145,11 +145,14 @@ def test_resnet50_in_the_naming_of_torchvision():
 
 VIT = "is a vision transformer without stages .*in MoBY's README are swapped"
 UNSUPPORTED = [
-    (["event_head.weight", QKV], "is ECDP's ViT-S"),
     ([f"encoder.{QKV}"], "is MoBY's DeiT-S"),
     ([QKV], VIT),
     ([f"backbone.{QKV}"], VIT),
-    (["rel_pos_bias.relative_position_bias_table", QKV], "is the ViT of MEM or BEiT"),
+    ([f"student.backbone.{QKV}"], "is ECDDP's ViT-S, whose code was not released"),
+    (["backbone.stages.0.att_blocks.0.win_attn.qkv.weight"], "is SAST's detector"),
+    (["mdl.backbone.stages.0.downsample_cf2cl.conv.weight"], "has RVT's stem, but other blocks"),
+    (["unetrecurrent.head.conv2d.weight"], "is E2VID's network, as in OpenESS"),
+    (["visual.transformer.resblocks.0.ln_1.weight"], "is CLIP's image encoder"),
     (
         ["codebook.weight", "encoder.0.0.weight"],
         "is MEM's tokenizer, an autoencoder, not a backbone",

@@ -1,0 +1,404 @@
+"""Released backbones: files in the published layouts, made from twins, and their specifications.
+
+Twins are timm's networks, or plain ones written here, with random weights and two blocks.
+"""
+
+import re
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import tespec.core.compat  # before timm
+
+import pytest
+import timm
+import torch
+from published_files import saved, under
+from timm.models.swin_transformer import SwinTransformer
+from timm.models.vision_transformer import Block
+from torch import nn
+
+import tespec
+from tespec.cli.main import main
+from tespec.core.errors import UserError
+from tespec.models import build_backbone, event_maxvit, event_swin
+from tespec.models.backbone import backbones
+from tespec.models.event_vit import VITS
+from tespec.weights.formats import convert
+from tespec.weights.load import load_backbone
+from tespec.weights.released import FORMATS, REFUSED, UNAVAILABLE
+
+CLOSE = {"rtol": 1e-5, "atol": 1e-5}
+
+
+def randomised(model, seed=0):
+    draw = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if not parameter.is_meta:
+                parameter.copy_(torch.randn(parameter.shape, generator=draw) * 0.2)
+    return model.eval()
+
+
+def renamed(state, *pairs):
+    for old, new in pairs:
+        state = {re.sub(old, new, name): tensor for name, tensor in state.items()}
+    return state
+
+
+def ecdp(state):
+    tokens = torch.cat([state.pop("cls_token"), state.pop("reg_token")], 1)
+    momentum = {"encoder_k." + name: tensor + 1 for name, tensor in state.items()}
+    head = {"encoder_q.event_head.weight": torch.zeros(8, 8), "pred1.weight": torch.zeros(2)}
+    return {
+        "checkpoint": under("encoder_q.", state | {"tokens": tokens}) | momentum | head,
+        "optimizer": {},
+    }
+
+
+def mem(state):
+    tables = [name for name in state if name.endswith("relative_position_bias_table")]
+    shared = {"rel_pos_bias.relative_position_bias_table": state[tables[0]]}
+    state = {name: tensor for name, tensor in state.items() if name not in tables}
+    extra = dict.fromkeys(("mask_token", "norm.weight", "lm_head.weight"), torch.zeros(1))
+    index = {"rel_pos_bias.relative_position_index": torch.zeros(197, 197, dtype=torch.int64)}
+    return {"model": state | shared | extra | index, "optimizer": {}}
+
+
+def gep(state):
+    token = state["cls_token"]
+    first = torch.linspace(-1, 1, token.shape[2]).expand_as(token)  # no norm removes it
+    positions = torch.cat([first, state["pos_embed"]], 1)
+    state |= {"cls_token": state["cls_token"] - first, "pos_embed": positions}
+    return {"event_encoder": renamed(state, ("reg_token", "register_tokens"))}
+
+
+def depthanyevent(state):
+    return under("pretrained.", state | {"mask_token": torch.zeros(1)}) | {
+        "depth_head.weight": torch.zeros(1)
+    }
+
+
+def eventpretrain(state):
+    return {"model": under("pretrain_encoder.", state) | {"head.weight": torch.zeros(1)}}
+
+
+def scaleevent(state):
+    for name in [name for name in state if name.endswith("q_bias")]:
+        query, value = state.pop(name), state.pop(name.replace("q_bias", "v_bias"))
+        bias = torch.cat([query, torch.ones_like(query), value])
+        state[name.replace("q_bias", "qkv.bias")] = bias
+        state[name.replace("q_bias", "qkv.bias_mask")] = torch.zeros(3 * len(query))
+    state |= {"rope_embed.periods": torch.zeros(2), "mask_token": torch.zeros(1)}
+    names = ("reg_token", "storage_tokens"), (r"gamma_(\d)", r"ls\1.gamma")
+    return under("module.event_encoder.", renamed(state, *names))
+
+
+class EventPretrain(nn.Module):
+    """Patches, norm and GELU, positions without a class token, blocks."""
+
+    def __init__(self, depth=2, embed_dim=48):
+        super().__init__()
+        self.patch_embed = nn.Module()
+        self.patch_embed.proj = nn.Conv2d(5, embed_dim, 16, 16)
+        self.patch_embed.norm = nn.LayerNorm(embed_dim)
+        self.pos_embed = nn.Parameter(torch.zeros(1, 196, embed_dim))
+        norm = timm.layers.LayerNorm  # epsilon 1e-6
+        blocks = (Block(embed_dim, 12, qkv_bias=True, norm_layer=norm) for _ in range(depth))
+        self.vit_block = nn.ModuleList(blocks)
+        self.norm_layer = norm(embed_dim)
+
+    def forward_intermediates(self, frames, **_):
+        patches = self.patch_embed.proj(frames).permute(0, 2, 3, 1)
+        tokens = nn.functional.gelu(self.patch_embed.norm(patches)).flatten(1, 2) + self.pos_embed
+        features = []
+        for block in self.vit_block:
+            tokens = block(tokens)
+            features.append(tokens.mT.unflatten(2, (14, 14)))
+        return features
+
+
+def of_timm(name, **options):
+    return lambda **size: timm.create_model(name, num_classes=0, global_pool="", **options, **size)
+
+
+# layout of the file, name of the network, its twin, heads that the width allows
+VIT_CASES = {
+    "vit_small_ecdp": (
+        ecdp,
+        of_timm(
+            "vit_small_patch16_224", in_chans=2, num_heads=12, reg_tokens=1, no_embed_class=True
+        ),
+    ),
+    "vit_base_mem": (mem, of_timm("beit_base_patch16_224", in_chans=3)),
+    "vit_small_gep": (gep, of_timm("vit_small_patch14_reg4_dinov2")),
+    "vit_base_gep": (gep, of_timm("vit_base_patch14_reg4_dinov2")),
+    "vit_small_depthanyevent": (depthanyevent, of_timm("vit_small_patch14_dinov2")),
+    "vit_small_eventpretrain": (eventpretrain, EventPretrain),
+    "vit_small_scaleevent": (scaleevent, of_timm("vit_small_patch16_dinov3_qkvb", img_size=224)),
+    "vit_base_scaleevent": (scaleevent, of_timm("vit_base_patch16_dinov3_qkvb", img_size=224)),
+    "vit_large_scaleevent": (scaleevent, of_timm("vit_large_patch16_dinov3_qkvb", img_size=224)),
+}
+
+
+@pytest.fixture
+def call(capsys):
+    """Function that runs `tespec ...` in this process; returns exit code and stdout."""
+
+    def called(*words):
+        code = main([str(word) for word in words])
+        return code, capsys.readouterr().out
+
+    return called
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Reduce a network to two blocks of few channels, and return its twin."""
+
+    def reduce(name):
+        width = 4 * VITS[name].heads
+        spec = replace(VITS[name], width=width, depth=2, blocks=(0, 0, 1, 1))
+        monkeypatch.setitem(VITS, name, spec)
+        layout, make = VIT_CASES[name]
+        twin = randomised(make(depth=2, embed_dim=width))
+        if name == "vit_base_mem":  # one table for all blocks
+            tables = [block.attn.relative_position_bias_table for block in twin.blocks]
+            tables[1].data.copy_(tables[0])
+        return layout, twin
+
+    return reduce
+
+
+@pytest.mark.parametrize("name", [name for name in VIT_CASES if "large" not in name])
+@torch.no_grad()
+def test_a_published_vit_has_the_features_of_its_twin(tmp_path, small, name):
+    layout, twin = small(name)
+    path = saved(tmp_path, layout(dict(twin.state_dict())))
+    backbone = tespec.load(path, height=224, width=224)
+    assert (backbone.name, backbone.recurrent, backbone.img_size) == (name, False, (224, 224))
+    if VITS[name].patch == 14:  # made for 518 px
+        twin.set_input_size((224, 224))
+    frames = torch.randn(1, backbone.in_channels, 224, 224)
+    options = {"norm": VITS[name].norm, "intermediates_only": True}
+    expected = twin.forward_intermediates(frames, **options)[1]
+    features, _ = backbone.step(frames)
+    if VITS[name].patch == 14:
+        expected = nn.functional.interpolate(expected, scale_factor=14 / 16, mode="bilinear")
+    torch.testing.assert_close(features[2], expected, **CLOSE)
+    pooled = nn.functional.max_pool2d(expected, 2)
+    torch.testing.assert_close(features[3], pooled, **CLOSE)
+
+
+@pytest.mark.parametrize("name", VIT_CASES)
+def test_names_and_shapes_at_full_size_are_those_of_the_published_network(name):
+    layout, make = VIT_CASES[name]
+    with torch.device("meta"):
+        sizes = {key: getattr(VITS[name], key) for key in ("depth", "width")}
+        twin = make(depth=sizes["depth"], embed_dim=sizes["width"])
+        content = layout(dict(twin.state_dict()))
+        tensors = next(iter(content.values())) if len(content) < 3 else content
+        converted = convert(tensors, 20, where="file").tensors
+        channels = converted["vit.patch_embed.proj.weight"].shape[1]
+        ours = build_backbone(name, False, 10, (224, 224), channels)
+        shapes = {key: tensor.shape for key, tensor in ours.resize(converted, (224, 224)).items()}
+    expected = {key: tensor.shape for key, tensor in ours.state_dict().items() if key[:4] == "vit."}
+    assert shapes == expected
+
+
+class Rvt(nn.Module):
+    """RVT without its detector, one window at a time."""
+
+    def __init__(self, width, head, channels=20):
+        super().__init__()
+        self.head = head
+        self.stages = nn.ModuleList()
+        for stage in range(4):
+            out, inputs = width << stage, width << stage >> 1 if stage else channels
+            part = nn.Module()
+            part.downsample_cf2cl = nn.Module()
+            kernel, stride, padding = (3, 2, 1) if stage else (7, 4, 3)
+            convolution = nn.Conv2d(inputs, out, kernel, stride, padding, bias=False)
+            part.downsample_cf2cl.conv = convolution
+            part.downsample_cf2cl.norm = nn.LayerNorm(out)
+            pair = nn.Module()
+            pair.att_window, pair.att_grid = self.attention(out), self.attention(out)
+            pair.att_window.norm1 = nn.Identity()
+            part.att_blocks = nn.ModuleList([pair])
+            part.lstm = nn.Module()
+            part.lstm.conv1x1 = nn.Conv2d(2 * out, 4 * out, 1)
+            self.stages.append(part)
+
+    def attention(self, width):
+        part = nn.Module()
+        part.norm1, part.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        part.self_attn = nn.Module()
+        part.self_attn.qkv = nn.Linear(width, 3 * width)
+        part.self_attn.proj = nn.Linear(width, width)
+        part.ls1, part.ls2 = nn.Module(), nn.Module()
+        part.ls1.gamma, part.ls2.gamma = (nn.Parameter(torch.ones(width)) for _ in range(2))
+        part.mlp = nn.Module()
+        first = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU())
+        part.mlp.net = nn.Sequential(first, nn.Dropout(0), nn.Linear(4 * width, width))
+        return part
+
+    def attend(self, part, tokens):
+        """Tokens (L, C) of one window; a head's query, key and value are next to each other."""
+        split = part.self_attn.qkv(tokens).unflatten(1, (-1, 3 * self.head)).transpose(0, 1)
+        query, key, value = split.chunk(3, 2)
+        weights = (query @ key.mT / self.head**0.5).softmax(2)
+        return part.self_attn.proj((weights @ value).transpose(0, 1).flatten(1))
+
+    def block(self, part, maps, window, grid):
+        rows, columns = window
+        normed, attended = part.norm1(maps), torch.zeros_like(maps)
+        for top in range(maps.shape[0] // rows):
+            for left in range(maps.shape[1] // columns):
+                index = (
+                    slice(top * rows, (top + 1) * rows),
+                    slice(left * columns, (left + 1) * columns),
+                )
+                if grid:
+                    steps = maps.shape[0] // rows, maps.shape[1] // columns
+                    index = slice(top, None, steps[0]), slice(left, None, steps[1])
+                tokens = normed[index]
+                result = self.attend(part, tokens.flatten(0, 1))
+                attended[index] = result.unflatten(0, tokens.shape[:2])
+        maps = maps + part.ls1.gamma * attended
+        return maps + part.ls2.gamma * part.mlp.net(part.norm2(maps))
+
+    def forward(self, frame, window):
+        """Features of a frame (C, H, W) without a past."""
+        features = []
+        for stage in self.stages:
+            down, pair = stage.downsample_cf2cl, stage.att_blocks[0]
+            maps = down.norm(down.conv(frame).permute(1, 2, 0))
+            maps = self.block(pair.att_window, maps, window, grid=False)
+            maps = self.block(pair.att_grid, maps, window, grid=True).permute(2, 0, 1)
+            mixed = stage.lstm.conv1x1(torch.cat([maps, torch.zeros_like(maps)]))
+            _, write, output, candidate = mixed.chunk(4)
+            frame = output.sigmoid() * (write.sigmoid() * candidate.tanh()).tanh()
+            features.append(frame)
+        return features
+
+
+def rvt_file(folder, twin):
+    state = under("mdl.backbone.", twin.state_dict()) | {"mdl.fpn.weight": torch.zeros(1)}
+    return saved(folder, {"state_dict": state, "epoch": 1})
+
+
+@torch.no_grad()
+def test_rvt_has_the_features_of_its_twin_with_the_windows_of_its_training(
+    tmp_path, monkeypatch, call
+):
+    monkeypatch.setitem(event_maxvit.SIZES, "maxvit_small", (16, 8))
+    twin = randomised(Rvt(16, 8))
+    path = rvt_file(tmp_path, twin)
+    frame = torch.randint(0, 3, (1, 20, 96, 160))
+    backbone = tespec.load(path, height=96, width=160)
+    assert (backbone.name, backbone.recurrent, backbone.bins) == ("maxvit_small", True, 10)
+    features, _ = backbone.step(frame)
+    expected = twin(frame[0].float(), window=(3, 5))
+    torch.testing.assert_close([feature[0] for feature in features], expected, **CLOSE)
+    other = twin(frame[0].float(), window=(6, 5))
+    assert (other[0] - expected[0]).abs().max() > 1e-3
+    assert tespec.load(path).img_size == (256, 320)
+    assert "8 x 10 tokens on Gen1, 6 x 10 on 1Mpx" in call("weights", "inspect", path)[1]
+
+
+@torch.no_grad()
+def test_ecddps_features_pass_its_norms(tmp_path, monkeypatch):
+    sizes = (24, (2, 2, 2, 2), (1, 2, 4, 8))
+    monkeypatch.setitem(event_swin.SIZES, "swin_tiny_ecddp", sizes)
+    width, depths, heads = sizes
+    norm = partial(nn.LayerNorm, eps=1e-6)
+    options = {"embed_dim": width, "depths": depths, "num_heads": heads, "norm_layer": norm}
+    twin = randomised(SwinTransformer(192, 4, 6, 0, **options))
+    norms = randomised(nn.ModuleList(norm(width << stage) for stage in range(4)), seed=1)
+    names = (r"layers\.(\d)\.downsample", lambda match: f"layers.{int(match[1]) - 1}.downsample")
+    state = renamed(dict(twin.state_dict()), names)
+    state |= renamed(norms.state_dict(), (r"^(\d)", r"norm\1")) | {"mask_token": torch.zeros(1)}
+    path = saved(tmp_path, {"model": under("student.backbone.", state), "current_epoch": 1})
+    backbone = tespec.load(path)
+    assert backbone.name == "swin_tiny_ecddp"
+    frame = torch.randn(1, 20, 192, 192)
+    # 20 channels repeat 6 channels
+    summed = torch.stack([frame[:, channel::6].sum(1) for channel in range(6)], 1)
+    maps, expected = twin.patch_embed(summed), []
+    for layer, norm in zip(twin.layers, norms, strict=True):
+        maps = layer(maps)
+        expected.append(norm(maps).permute(0, 3, 1, 2))
+    torch.testing.assert_close(backbone.step(frame)[0], expected, rtol=1e-4, atol=1e-4)
+    del state["norm2.weight"]
+    path = saved(tmp_path, {"model": under("student.backbone.", state)})
+    with pytest.raises(UserError, match=r"necks\.2\.weight is missing"):
+        tespec.load(path)
+
+
+BLOCK = "blocks.1.mlp.fc1.bias"
+WRONG = [
+    *((name, {BLOCK: None}, r"blocks\.1\.mlp\.fc1\.bias is missing") for name in VIT_CASES),
+    *((name, {"blocks.2.norm1.bias": 1}, "has no counterpart") for name in VIT_CASES),
+    ("vit_small_ecdp", {"tokens": None}, "is no complete file of ECDP's ViT-S/16 .'vit.tokens'"),
+    ("vit_small_gep", {"pos_embed": 1}, "is no complete file of GEP's ViT/14"),
+    # another number of heads
+    ("vit_base_mem", {"rel_pos_bias.relative_position_bias_table": (732, 6)}, r"needs \(732, 12\)"),
+    ("vit_small_eventpretrain", {"patch_embed.norm.weight": None}, r"norm\.0\.weight is missing"),
+]
+
+
+@pytest.mark.parametrize(("name", "changes", "message"), WRONG)
+def test_a_file_that_is_not_the_published_network_is_refused(
+    tmp_path, small, name, changes, message
+):
+    layout, twin = small(name)
+    content = layout(dict(twin.state_dict()))
+    tensors = next(iter(content.values())) if len(content) < 3 else content
+    stem = next(key for key in tensors if key.endswith("patch_embed.proj.weight"))
+    prefix = stem.removesuffix("patch_embed.proj.weight")
+    for key, shape in changes.items():
+        key = prefix + (key.replace("blocks", "vit_block") if "eventp" in name else key)
+        tensors.pop(key, None)
+        if shape is not None:
+            tensors[key] = torch.zeros(shape)
+    with pytest.raises(UserError, match=message):
+        tespec.load(saved(tmp_path, content))
+
+
+def test_another_input_is_refused_in_one_line_that_names_both(tmp_path, small):
+    layout, twin = small("vit_small_ecdp")
+    path = saved(tmp_path, layout(dict(twin.state_dict())))
+    message = (
+        r"takes 2 channels \(2 channels, counts of positive and negative events of .* at 224 px\), "
+        r"but this model 20 \(negative and positive counts of 10 bins\); the file is ECDP's ViT-S"
+    )
+    with pytest.raises(UserError, match=message):
+        load_backbone(build_backbone("vit_small_ecdp", False, 10, (224, 224)), path)
+
+
+def test_inspection_says_what_matched_and_what_the_tensors_do_not_show(tmp_path, small, call):
+    layout, twin = small("vit_small_ecdp")
+    path = saved(tmp_path, layout(dict(twin.state_dict())))
+    code, out = call("weights", "inspect", path)
+    assert code == 0
+    for part in (
+        "format   ecdp-vit: ECDP's ViT-S/16",
+        "assumed  12 heads, norm epsilon 1e-6",
+        "licence  none",
+        "vit_small_ecdp, feed-forward yes: 31 of 39 tensors; the necks (8 tensors) are randomly",
+    ):
+        assert part in out
+    converted = tmp_path / "converted.safetensors"
+    assert call("weights", "convert", path, converted)[0] == 0
+    frames = torch.randn(1, 2, 224, 224)
+    one, other = (tespec.load(file).step(frames)[0][2] for file in (path, converted))
+    assert torch.equal(one, other)
+
+
+def test_every_format_and_every_refused_network_is_listed(call):
+    out = call("weights", "list")[1]
+    page = (Path(__file__).parents[2] / "docs" / "weights.md").read_text()
+    assert all(f"`{known.name}`" in page and known.title in out for known in FORMATS)
+    assert all(refused.reason in out for refused in REFUSED)
+    assert all(name in out and name in page for name in UNAVAILABLE)
+    assert {name for known in FORMATS for name in known.networks} <= set(backbones())
