@@ -183,8 +183,8 @@ def output(*suffixes: str) -> Parameter:
     def check(kind: Any, path: Path | None) -> None:
         if path is None:
             return
-        only_folder = suffixes == (FOLDER,)  # whose name may have a dot
-        suffix = FOLDER if path.is_dir() or only_folder else path.suffix.lower()
+        has_format = path.suffix[1:].isalpha()  # unlike the folder results-1.0
+        suffix = path.suffix.lower() if has_format and not path.is_dir() else FOLDER
         if suffix not in suffixes or (suffix == FOLDER and path.is_file()):
             allowed = ", ".join(suffix or "a folder" for suffix in suffixes)
             raise ValueError(f"Allowed: {allowed}.")

@@ -161,8 +161,7 @@ class CellOptions:
     reference: Annotated[
         Literal["prior", "control"] | None,
         Advanced(
-            help="instead of a method: prior, the label prior; control, a new head on the backbone "
-            "of a network fine-tuned on the same labels (--checkpoint FILE)"
+            help="instead of a method: the label prior, or a fine-tuned backbone (--checkpoint)"
         ),
     ] = None
     # set by a plan
