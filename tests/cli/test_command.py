@@ -86,10 +86,11 @@ def test_help_has_usage_and_examples_on_one_screen_and_imports_no_torch(call):
         code, out, _ = call(*command, "--help")
         assert code == 0
         assert len(out.splitlines()) <= 60, command
-        usage, *_, header, first, second = out.rstrip().splitlines()
+        usage, *lines = out.rstrip().splitlines()
         assert usage.startswith(" ".join(["Usage: tespec", *command])), command
-        assert header == "Examples:"
-        for example in (first, second):
+        examples = lines[lines.index("Examples:") + 1 :]
+        assert len(examples) >= 2
+        for example in examples:
             assert example.startswith(" ".join(["  tespec", *command])), command
         no_plugins = ([], ["tables"], ["report"], ["data", "cache"])
         assert ("--import" in out) == (command not in no_plugins), command
