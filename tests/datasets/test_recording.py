@@ -213,7 +213,7 @@ def test_networks_of_both_kinds_learn_from_the_same_labels_and_a_larger_share_ho
     assert sum(map(len, fifth)) == round(0.2 * sum(map(len, every)))
 
 
-@given(st.lists(st.integers(0, 60), min_size=1, max_size=8), st.integers(0, 9))
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=5), st.integers(0, 9))
 def test_few_labels_are_nested_and_spread_over_recordings_and_time(counts, seed):
     total = sum(counts)
     recordings = [labelled_at(count, range(count)) for count in counts]

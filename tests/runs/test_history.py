@@ -112,6 +112,7 @@ def gain_of(task, model, monkeypatch):
     return curve["16", 1.0] - curve["1", 1.0]
 
 
+@pytest.mark.slow
 def test_a_label_shown_eight_windows_ago_is_remembered_unless_the_state_is_cut(
     tiny_world, monkeypatch
 ):

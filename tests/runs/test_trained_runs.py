@@ -200,7 +200,7 @@ def test_leaves_weights_and_a_record_with_the_features_of_every_stage(pretrainin
         set(each) == {"std", "rank"} and min(each.values()) > 0 for each in record.groups.values()
     )
     remaining = {path.name for path in result.weights.parent.iterdir()}
-    assert remaining == {"backbone.safetensors", "data.json"}
+    assert remaining == {"backbone.safetensors", "pretraining.safetensors", "data.json"}
 
 
 def test_workers_and_a_stop_change_nothing(pretraining, tiny_world, tmp_path):
