@@ -230,7 +230,8 @@ def print_hours(jobs: Sequence[Job]) -> None:
     for job in jobs:
         cell = job.cell
         if cell.kind == "evaluation" and cell.data != SAMPLE:
-            counts[cell.task, cell.arch, cell.profile, cell.backbone, cell.frozen, job.set] += 1
+            changes, _ = plans.split_changes(job.set)
+            counts[cell.task, cell.arch, cell.profile, cell.backbone, cell.frozen, changes] += 1
     total = 0.0
     for (task, arch, profile, backbone, frozen, changes), count in counts.items():
         settings = finetuning_settings(

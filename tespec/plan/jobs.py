@@ -280,7 +280,7 @@ def _groups(plan: Plan) -> Iterator[tuple[Kind, Cells, Mapping[str, Path], tuple
                 where = f"plan {plan.name}, ablation {name}"
                 raise UserError(where, "no such table", f"choose from {', '.join(known)}")
             task = group.task or known[name].task
-            _, changes = _split(plan.set)
+            _, changes = split_changes(plan.set)
             _, _, profile = _data(plan, task)
             facts = config.as_facts(config.pretraining_settings(ABLATED, profile, changes))
             for row in known[name].rows:
@@ -334,7 +334,7 @@ def _job(
     from tespec.runs.identity import finetuning_cell, pretraining_cell
     from tespec.weights.files import read_recipe
 
-    of_cell, of_pretraining = _split(changes)
+    of_cell, of_pretraining = split_changes(changes)
     if checkpoint and of_pretraining:
         raise UserError(
             f"plan {plan.name}, {method}, set {PREFIX}{of_pretraining[0]}",
@@ -388,7 +388,7 @@ def _data(plan: Plan, dataset: str, *, labelled: bool = True) -> tuple[str, str,
     return data, label, plan.profile or (SAMPLE if label == SAMPLE else "paper")
 
 
-def _split(changes: Changes) -> tuple[Changes, Changes]:
+def split_changes(changes: Changes) -> tuple[Changes, Changes]:
     """Split changed settings into those of a cell and those of its pre-training."""
     of_pretraining = [change for change in changes if change.startswith(PREFIX)]
     of_cell = tuple(change for change in changes if change not in of_pretraining)

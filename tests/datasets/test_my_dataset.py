@@ -3,6 +3,7 @@ recordings.
 """
 
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -70,6 +71,24 @@ def test_it_is_checked_and_looked_at(drives, tmp_path):
     assert "no problems: 3 recordings" in checked
     assert (tmp_path / "a.png").stat().st_size > 10_000
     assert "drives/train/alley/events.dat" in guide
+
+
+def test_boxes_of_ones_own_are_checked_and_tested_on(tiny_world, tmp_path):
+    """The example of boxes reads recordings that have the names of no archive."""
+    root = tmp_path / "traffic"
+    shutil.copytree(tiny_world / "gen1", root, ignore=shutil.ignore_patterns("dataset.json"))
+    for number, path in enumerate(sorted(root.glob("*/*_td.dat"))):
+        boxes = path.with_name(path.name.replace("_td.dat", "_bbox.npy"))
+        path.rename(path.with_name(f"drive{number}_td.dat"))
+        boxes.rename(path.with_name(f"drive{number}_bbox.npy"))
+    plugin = REPOSITORY / "examples" / "my_boxes.py"
+    command = f"python benchmarks/data.py check traffic {root} --import {plugin}"
+    checked, _ = follow(command, tmp_path)
+    assert "no problems: 4 recordings, 16 labels" in checked  # every 250 ms, used 500
+    with forgotten_afterwards():
+        import_files([plugin])
+        split = split_train_val(root, 50, Downsample(1, "nearest"))
+    assert [Path(name).name for name in split.excluded_test] == ["drive0_td.dat"]
 
 
 def test_labels_are_those_on_disk_and_trained_on_and_scored(drives, settings):

@@ -33,14 +33,16 @@ def test_a_dry_run_adds_up_the_hours_of_fine_tunings_on_real_data(tmp_path, caps
     (tmp_path / "mine.yaml").write_text(
         "profile: paper\ndata: /nowhere\nseeds: [0, 1]\ncells:\n"
         "  - {methods: [scratch], tasks: [mvsec], architectures: [feedforward]}\n"
+        "  - {methods: [tespec], tasks: [mvsec], architectures: [feedforward],\n"
+        "     set: [pretraining.batch_size=4]}\n"
     )
     words = ["plan", str(tmp_path / "mine.yaml"), "--results", str(tmp_path / "r"), "--dry-run"]
     assert main(words) == 0
     *_, cell, total = capsys.readouterr().out.splitlines()
     (hours,) = re.findall(
-        r"mvsec, feedforward, swin_tiny: 2 x (0\.\d+) h of an H100, with 23,480 windows of", cell
+        r"mvsec, feedforward, swin_tiny: 4 x (0\.\d+) h of an H100, with 23,480 windows of", cell
     )
-    assert total.startswith(f"fine-tunings: {2 * float(hours):.1f} h of an H100")
+    assert total.startswith(f"fine-tunings: {4 * float(hours):.1f} h of an H100")
 
 
 def test_status_counts_runs_by_method_and_task(tmp_path, records, capsys):
