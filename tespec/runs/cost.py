@@ -163,9 +163,11 @@ class TrainingEstimate(NamedTuple):
             if cost.memory / 1e9 > gigabytes:
                 line += "; too small: use --recompute, --accumulate N, or more GPUs"
             lines.append(line)
+        evaluation = f" and {windows:,} windows of evaluation" if windows else ""
+        left_out = "data loading" if windows else "data loading and evaluation"
         lines.append(
-            f"Hours are for the steps and {windows:,} windows of evaluation at "
-            f"{100 * self.mfu:.0f} % of peak throughput, without data loading."
+            f"Hours are for the steps{evaluation} at {100 * self.mfu:.0f} % of peak throughput, "
+            f"without {left_out}."
         )
         return "\n".join(lines)
 

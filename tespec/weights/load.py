@@ -301,18 +301,18 @@ def pretraining_data_of(path: Path) -> PretrainingData:
 
 
 def require_same_labels(weights: WeightsReport, trained_on: str, where: object) -> None:
-    """Refuse a positive control that was not trained on the labels of the same recordings.
+    """Refuse a positive control whose backbone was not trained on the labels of the recordings.
 
     Args:
         weights: of a fine-tuned network.
         trained_on: hash of the recordings.
         where: file that the error names.
     """
-    if weights.recipe.get(TRAINED_ON) != trained_on:
+    if weights.recipe.get("frozen") or weights.recipe.get(TRAINED_ON) != trained_on:
         raise UserError(
             where,
-            "was not trained on the labels of these recordings, so it is no positive control",
-            "give the model.safetensors of a run on the same data",
+            "its backbone has not seen these labels, so it is no positive control",
+            "give the model.safetensors of a run on the same data, without --freeze",
         )
 
 

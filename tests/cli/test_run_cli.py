@@ -164,6 +164,9 @@ def test_the_backbone_of_a_fine_tuned_network_is_a_control_and_nothing_else(
     dsec[1] = "dsec"
     code, _, err = call("run", "--reference", "control", *start, *dsec)
     assert (code, "so it is no positive control; give" in err) == (2, True)
+    frozen = ["--checkpoint", tmp_path / "runs" / control.name / "model.safetensors"]
+    code, _, err = call("run", "--reference", "control", *frozen, *what)
+    assert (code, "without --freeze" in err) == (2, True)
     what[what.index("feedforward")] = "recurrent"
     assert "give weights of backbone" in call("run", "--reference", "control", *start, *what)[2]
 
