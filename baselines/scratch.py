@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tespec.core.errors import UserError
-from tespec.models import Backbone
+from tespec.models import Backbone, EventMaxViT
 from tespec.pretraining.method import Method, TableRow
 from tespec.registry import METHODS
 from tespec.weights.load import WeightsReport
@@ -45,3 +45,4 @@ class Rvt(Method):
     version = 2
     network = "maxvit"
     architectures = ("recurrent",)
+    backbone_type = EventMaxViT

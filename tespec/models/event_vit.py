@@ -238,7 +238,7 @@ class EventViT(PatchBackbone):
         height, width = padded_size(*built_for, self.patch_size)
         built_grid = (height // self.patch_size, width // self.patch_size)
         for name, tensor in tensors.items():
-            if name == "vit.pos_embed" and tensor.ndim == 3:
+            if name == "vit.pos_embed" and tensor.ndim == 3 and tensor.numel():
                 side = math.isqrt(tensor.shape[1])
                 for old in (built_grid, (side, side)):
                     if math.prod(old) == tensor.shape[1] and old != self.grid:

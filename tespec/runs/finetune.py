@@ -266,5 +266,5 @@ def prepare_run(kind: Kind, spec: CellSpec, **config: str) -> tuple[Run, Any, An
         start_time=start_time,
     )
     if kind == "control":
-        require_same_labels(weights, run.trained_on, checkpoint)
+        require_same_labels(weights, settings, run.trained_on, checkpoint)
     return run, task, model

@@ -30,6 +30,7 @@ from tespec.pretraining.method import find_method, new_network, open_pretraining
 from tespec.pretraining.tespec import Tespec
 from tespec.runs.data import find_data, find_unlabelled
 from tespec.runs.pretrain import recordings_of
+from tespec.runs.references import Control
 from tespec.runs.run import Outcome, Run, run_or_load
 from tespec.runs.setup import Setup
 from tespec.runs.validation import SEED
@@ -108,7 +109,7 @@ def measure_history(path: Path, data: Path | None, setup: Setup) -> Record:
     run = Run(
         cell=replace(cell, kind="history", results_version=RESULTS_VERSION),
         seed=int(seed or 0),
-        method=find_method(cell.method),
+        method=Control if cell.kind == "control" else find_method(cell.method),
         settings=measurement.settings,
         config=as_facts(measurement.settings),
         data=measurement.data,
@@ -136,11 +137,18 @@ def open_finetuned(
     settings = network.settings
     data = find_data(settings.task, given, settings.profile).generate()
     task = build_task(settings, data.root, split)
+    scores = getattr(task, "scores", {})
+    if not scores:
+        raise UserError(
+            f"{type(task).__name__}.scores",
+            "is missing, so no score is the main one",
+            "define it as in docs/extending.md",
+        )
     protocol = task.protocol() | {"scores": task.scorer().definition(), "history": OF_TASK}
     curve = partial(task_curve, task, network.model, workers=setup.workers)
     recordings = (*task.train, *task.scored)
     hashed = hash_data(contents_of(task.train, task.scored), recordings, check=setup.check_data)
-    return Measurement(settings, hashed, task.scores, protocol, curve)
+    return Measurement(settings, hashed, scores, protocol, curve)
 
 
 def open_pretrained(

@@ -11,7 +11,7 @@ from torch import Tensor
 from tespec.core.errors import UserError
 from tespec.core.files import sha256_of
 from tespec.core.paths import cache_root
-from tespec.core.settings import HistogramSpec, Size, build
+from tespec.core.settings import Finetuning, HistogramSpec, Size, build
 from tespec.models import Backbone, build_backbone
 from tespec.models.backbone import backbones
 from tespec.models.layers import padded_size
@@ -300,19 +300,25 @@ def pretraining_data_of(path: Path) -> PretrainingData:
     return PretrainingData(next((known.data for known in FORMATS if known.name == name), ""))
 
 
-def require_same_labels(weights: WeightsReport, trained_on: str, where: object) -> None:
-    """Refuse a positive control whose backbone was not trained on the labels of the recordings.
+def require_same_labels(
+    weights: WeightsReport, settings: Finetuning, trained_on: str, where: object
+) -> None:
+    """Refuse a positive control whose backbone was not trained on the labels of the run.
 
     Args:
         weights: of a fine-tuned network.
-        trained_on: hash of the recordings.
+        settings: of the run.
+        trained_on: hash of the run's training recordings and their labels.
         where: file that the error names.
     """
-    if weights.recipe.get("frozen") or weights.recipe.get(TRAINED_ON) != trained_on:
+    recipe = weights.recipe
+    seen = (recipe.get(TRAINED_ON), recipe.get("label_fraction"), recipe.get("frozen"))
+    if seen != (trained_on, settings.label_fraction, False):
         raise UserError(
             where,
-            "its backbone has not seen these labels, so it is no positive control",
-            "give the model.safetensors of a run on the same data, without --freeze",
+            "its backbone was not trained on the labels of this run (it was frozen, or of other "
+            "recordings or another label_fraction), so it is no positive control",
+            "give the model.safetensors of a run on the same data without --freeze",
         )
 
 

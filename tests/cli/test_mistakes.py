@@ -71,6 +71,10 @@ MISTAKES = [
         "MEM does not work with it; choose from swin_micro, swin_tiny, swin_tiny_ecddp, vit_base",
     ),
     (
+        "run --method rvt --task ddd17 --backbone vit_micro",
+        "--backbone vit_micro: RVT does not work with it; choose from maxvit_base, maxvit_micro",
+    ),
+    (
         CELL + "--set pretraining.batch_size=3",
         "--set pretraining.batch_size=3: this run has no pre-train",
     ),

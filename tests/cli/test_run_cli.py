@@ -10,7 +10,7 @@ from tespec.inference import load_trained
 from tespec.models import EventSwin
 from tespec.tasks import build_task
 from tespec.training.device import derive_seed, seed_everything
-from tespec.weights.files import read_recipe, state_sha256, write_weights
+from tespec.weights.files import read_recipe, read_tensors, state_sha256, write_weights
 
 FEW = [
     "--set",
@@ -164,9 +164,13 @@ def test_the_backbone_of_a_fine_tuned_network_is_a_control_and_nothing_else(
     dsec[1] = "dsec"
     code, _, err = call("run", "--reference", "control", *start, *dsec)
     assert (code, "so it is no positive control; give" in err) == (2, True)
-    frozen = ["--checkpoint", tmp_path / "runs" / control.name / "model.safetensors"]
-    code, _, err = call("run", "--reference", "control", *frozen, *what)
-    assert (code, "without --freeze" in err) == (2, True)
+    tensors, recipe = read_tensors(weights)
+    for name, value in {"frozen": True, "label_fraction": 0.5}.items():
+        other = tmp_path / f"{name}.safetensors"
+        write_weights(other, tensors, recipe | {name: value})
+        start[1] = other
+        code, _, err = call("run", "--reference", "control", *start, *what)
+        assert (code, "so it is no positive control; give" in err) == (2, True)
     what[what.index("feedforward")] = "recurrent"
     assert "give weights of backbone" in call("run", "--reference", "control", *start, *what)[2]
 

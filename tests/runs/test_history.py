@@ -32,6 +32,7 @@ from tespec.runs.history import halve_windows, join_windows, measure_history, su
 from tespec.runs.pretrain import pretrain
 from tespec.tasks import build_task
 from tespec.tasks.base import Network, Task, select_labelled
+from tespec.tasks.segmentation import SegmentationTask
 from tespec.weights.files import read_recipe, read_tensors, write_weights
 
 CPU = torch.device("cpu")
@@ -326,6 +327,26 @@ def test_what_has_no_history_is_refused_in_one_line(trained, tiny_world, tmp_pat
     assert main([str(word) for word in words]) == 2
     assert message in capsys.readouterr().err.splitlines()[-1]
     assert not (tmp_path / "results").exists()
+
+
+def test_a_positive_control_is_measured_like_the_network_of_a_method(
+    trained, tiny_world, tmp_path, monkeypatch
+):
+    path = rewritten(
+        trained,
+        tmp_path,
+        "stream",
+        lambda recipe: recipe["run"]["cell"].update(kind="control", method="control"),
+    )
+    monkeypatch.setattr(history, "LENGTHS", (1,))
+    record = measure_history(path, tiny_world / "ddd17", setup_in(tmp_path))
+    assert (record.cell.kind, record.cell.method) == ("history", "control")
+
+
+def test_a_task_without_scores_is_refused(trained, tiny_world, tmp_path, monkeypatch):
+    monkeypatch.delattr(SegmentationTask, "scores")
+    with pytest.raises(UserError, match="scores: is missing, so no score is the main one"):
+        measure_history(weights_of(trained, "stream"), tiny_world / "ddd17", setup_in(tmp_path))
 
 
 def test_a_backbone_alone_and_data_without_labels_are_refused(trained, tiny_world, tmp_path):

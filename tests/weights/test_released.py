@@ -340,6 +340,7 @@ WRONG = [
     *((name, {BLOCK: None}, r"blocks\.1\.mlp\.fc1\.bias is missing") for name in VIT_CASES),
     *((name, {"blocks.2.norm1.bias": 1}, "has no counterpart") for name in VIT_CASES),
     ("vit_small_ecdp", {"tokens": None}, "is no complete file of ECDP's ViT-S/16 .'vit.tokens'"),
+    ("vit_small_gep", {"pos_embed": (1, 1, 24)}, "vit.pos_embed has shape"),
     ("vit_small_gep", {"pos_embed": 1}, "is no complete file of GEP's ViT/14"),
     # another number of heads
     ("vit_base_mem", {"rel_pos_bias.relative_position_bias_table": (732, 6)}, r"needs \(732, 12\)"),
