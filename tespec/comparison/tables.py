@@ -51,6 +51,10 @@ PARTIAL = (
     'Brackets such as "2 of 3 classes" mark means over only some of the classes, recordings or '
     "frames."
 )
+FROZEN = (
+    "Frozen: only the head is trained. Parts of a backbone that its pre-training lacks, such as "
+    "the ConvLSTMs of a feed-forward one, keep their random values."
+)
 ACCUMULATED = f"accumulate=N: {PER_MICRO_BATCH} use one of N micro-batches, not the whole batch."
 DATA = ["source", *COLUMNS, "label", "mark", "citation", "tta", "bold", "table"]  # of the long CSV
 # Number of a table by column of the frame.
@@ -369,6 +373,7 @@ def _notes(name: str, shown: Sequence[Number], rows: Sequence[Number]) -> list[s
         notes += [f"{mark} {text}." for mark, text in marks.items() if mark in used]
     notes += [AVERAGED] * bool(rows) + _mark(rows)
     notes += [PARTIAL] * any(row["partial"] for row in rows)
+    notes += [FROZEN] * any(row["frozen"] for row in rows)
     changed = [row[name] for row in rows for name in ("overrides", "pretraining_overrides")]
     notes += [ACCUMULATED] * any("accumulate=" in text for text in changed)
     notes += dict.fromkeys(

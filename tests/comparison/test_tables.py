@@ -333,6 +333,7 @@ def test_a_positive_control_is_a_reference_and_not_ranked():
     control = record("control", kind="control", miou=70, frozen=True, start=made[0].cell)
     frozen = {"evaluation": "frozen"}
     table = one([*made, control], where=frozen, measured=True)
+    assert any("keep their random values" in note for note in table.notes)
     label = next(label for label in table.cells.index if "Control" in label)
     assert (label[0], table.cells.index[-1]) == ("References", label)
     assert table.bold.any(axis=1).tolist() == [label[1] == "Mine" for label in table.cells.index]

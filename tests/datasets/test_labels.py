@@ -4,6 +4,7 @@ refused.
 
 import multiprocessing
 import zipfile
+import zlib
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 
@@ -82,6 +83,19 @@ def test_forked_workers_read_one_archive_at_the_same_time(tmp_path):
     np.testing.assert_array_equal(open_masks(place)[0], MASKS[0])
     with ProcessPoolExecutor(3, multiprocessing.get_context("fork")) as workers:
         assert all(workers.map(read_many_times, [place] * 3, range(3)))
+
+
+def test_a_changed_byte_of_a_zipped_mask_is_noticed_by_the_checksums(tmp_path):
+    place = tmp_path / "masks.zip"
+    with zipfile.ZipFile(place, "w") as archive:
+        archive.writestr("m_00000001.png", png(MASKS[0]))
+    assert open_masks(place).checksums() == {"m_00000001.png": zlib.crc32(png(MASKS[0]))}
+    changed = bytearray(place.read_bytes())
+    changed[changed.index(b"IDAT") + 8] ^= 1
+    other = tmp_path / "other.zip"
+    other.write_bytes(changed)
+    with pytest.raises(UserError, match=r"m_00000001\.png: not readable"):
+        open_masks(other).checksums()
 
 
 def test_speed_is_interpolated_and_optional(tmp_path):
