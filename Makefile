@@ -22,7 +22,7 @@ help:  ## list the targets
 	@echo "Usage: make TARGET [PYTHON=python3.12] [PIP_ARGS='...'] [WORKERS=2] [THREADS=1]"
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-13s %s\n", $$1, $$2}' Makefile
 
-demo: .venv/run.stamp  ## pre-train, fine-tune and print a table on the sample world
+demo: .venv/run.stamp  ## pre-train and score a frozen backbone on the sample world
 	$(BIN)/python benchmarks/plan.py demo
 	@echo "Next: source .venv/bin/activate"
 	@echo "      python benchmarks/run.py --method tespec --task ddd17 --data /data/ddd17 --checkpoint FILE"

@@ -37,6 +37,11 @@ from tespec.runs.setup import Advanced, NonNegativeInt, PositiveInt, Setup
 app = new_app(
     "plan", help_epilogue=examples("plan demo", "plan tables --data /data --gpus 4 --only tespec")
 )
+LOSSES = {
+    "loss_masked_carried": "masked loss with the state carried",
+    "loss_masked_zeroed": "with the state zeroed",
+    "loss_zero": "of predicting zero",
+}
 # Options of a run that the plan must know, since they determine the result.
 PLANNED_OPTIONS = {
     "--task",
@@ -381,14 +386,19 @@ def print_pretrainings(jobs: Sequence[Job], results: Path) -> None:
     """
     finished, _ = plans.finished_runs(jobs, results)
     for record in (finished[job.key] for job in jobs if job.key in finished):
-        losses = {name: value for name, value in record.metrics.items() if name.startswith("loss")}
+        losses = {
+            LOSSES.get(name, name): value
+            for name, value in record.metrics.items()
+            if name.startswith("loss")
+        }
+        print(f"{record.name}: {format_metrics(losses, 3)}")
         picture = results / "pictures" / f"{record.name}.png"
-        suffix = f"; picture: {picture}" if picture.is_file() else ""
-        print(f"{record.name}: {format_metrics(losses, 3)}{suffix}")
+        if picture.is_file():
+            print(f"picture: {picture}")
 
 
 def show_table(name: str, results: Path) -> None:
-    """Print one table of the measured results, if any.
+    """Print one table of the measured results, if any, with its evaluations side by side.
 
     Args:
         name: of the table.
@@ -399,7 +409,8 @@ def show_table(name: str, results: Path) -> None:
     from tespec.comparison.tables import make_tables
 
     try:
-        for table in make_tables(read_results(results), only=(name,), measured=True):
+        frame = read_results(results)
+        for table in make_tables(frame, only=(name,), measured=True, by="evaluation"):
             print_table(table)
     except UserError as error:  # the final summary must still be printed
         log(f"no table: {error}")

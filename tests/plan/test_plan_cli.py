@@ -71,6 +71,30 @@ def test_a_damaged_record_of_a_plan_is_named_and_its_run_is_missing(tmp_path, re
     assert line.startswith(f"skipped: {tmp_path}/runs/{damaged.name}.json: not a record: name: ")
 
 
+def test_losses_with_and_without_memory_are_printed_in_words(tmp_path, capsys):
+    upstream = next(job.upstream for job in expand(read_plan("demo")) if job.upstream)
+    losses = {"loss_masked_carried": 0.5, "loss_masked_zeroed": 0.75, "loss_zero": 1.0}
+    record = made_record(**vars(upstream.cell), metrics=losses | {"last_stage_rank": 3.0})
+    write_record(record, tmp_path)
+    (tmp_path / "pictures").mkdir()
+    picture = tmp_path / "pictures" / f"{record.name}.png"
+    picture.touch()
+    plan_cli.print_pretrainings([upstream], tmp_path)
+    assert capsys.readouterr().out.splitlines() == [
+        f"{record.name}: masked loss with the state carried 0.500, with the state zeroed 0.750, "
+        "of predicting zero 1.000",
+        f"picture: {picture}",
+    ]
+
+
+def test_a_plan_shows_frozen_beside_full_scores(tmp_path, capsys):
+    for miou, frozen in ((41.25, False), (23.5, True)):
+        write_record(made_record(miou=miou, frozen=frozen), tmp_path)
+    plan_cli.show_table("segmentation", tmp_path)
+    scores = re.findall(r"(\d+\.\d+) \(1\)", capsys.readouterr().out)
+    assert {"41.25", "23.50"} <= {*scores}
+
+
 MISTAKES = [
     (["sample", "--only", "kitti"], "--only kitti: not in this plan; choose from"),
     (["sampl"], "plan sampl: no such plan; did you mean 'sample'"),
@@ -159,10 +183,10 @@ def test_options_reach_every_run_and_failures_the_user(tmp_path, monkeypatch, ca
     )
     assert main(["plan", "demo", *shlex.split(given), *places]) == 1
     _, failed, last = capsys.readouterr().out.splitlines()
-    assert failed.startswith("failed: evaluation-tespec-ddd17-feedforward-p0-s0-")
+    assert failed.startswith("failed: evaluation-tespec-ddd17-feedforward-frozen-p0-s0-")
     assert failed.endswith(": error: the disk is full (log.txt)")
-    assert last.startswith("1 of 2 runs done; records: ")
-    assert len(calls) == 3
+    assert last.startswith("0 of 1 runs done; records: ")
+    assert len(calls) == 2
     for words in calls:
         assert words.startswith("-m tespec.cli ")
         assert words.endswith(
