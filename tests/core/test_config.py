@@ -448,7 +448,7 @@ def test_every_method_with_a_declared_difference_has_its_deviations():
     declared = {
         cells[0].strip().lower().replace(", ", "-") for cells in methods if "declared" in cells[-1]
     }
-    assert declared == set(DECLARED)
+    assert declared <= set(DECLARED)
     kinds = {name: METHODS.module_dict[name] for name in pretrained_methods()}
     counts = {
         name: len({*kind.deviations, *kind.recipe.deviations}) for name, kind in kinds.items()
