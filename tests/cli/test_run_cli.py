@@ -82,6 +82,7 @@ def test_pretrains_on_a_single_recording(call, tmp_path, places):
         assert drawn.width > 600
 
 
+@pytest.mark.slow
 def test_a_backbone_by_name_is_pretrained_and_fine_tuned_and_named_in_the_tables(
     call, tiny_world, tmp_path, places
 ):

@@ -74,6 +74,7 @@ def test_any_other_operator_raises_when_called():
         soft_nms(boxes, scores)
 
 
+@pytest.mark.slow
 def test_everything_imports_in_a_new_process_without_a_word():
     code = (
         "import tespec.core.compat, timm.models, mmengine.optim, mmcv.ops, mmdet.models, "

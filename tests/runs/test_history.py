@@ -180,7 +180,7 @@ def measured(trained, name, data, monkeypatch, lengths=(1, 2)):
     return measure_history(weights_of(trained, name), data, setup_in(trained[0]))
 
 
-@pytest.mark.parametrize("sampling", ["stream", "random"])
+@pytest.mark.parametrize("sampling", ["stream", pytest.param("random", marks=pytest.mark.slow)])
 def test_the_longest_history_is_the_evaluation_to_the_digit(
     trained, tiny_world, monkeypatch, sampling
 ):

@@ -25,11 +25,13 @@ KINDS = [
     ("recurrent", "random"),
     ("feedforward", "random"),
 ]
-CASES = [(task, *kind, "none") for task in ("ddd17", "gen1", "mvsec") for kind in KINDS]
+CASES = [("ddd17", *kind, "none") for kind in KINDS]
 # Trained on both kinds of segments, a network is evaluated like one trained on streams.
-CASES = [case for case in CASES if case[0] == "ddd17" or case[2] != "mixed"]
-FLIPS = [("ddd17", "recurrent", sampling, "flip") for sampling in ("stream", "random")]
-CASES += [pytest.param(*case, marks=pytest.mark.slow) for case in FLIPS]
+PURE = [kind for kind in KINDS if kind[1] != "mixed"]
+CASES += [("gen1", *kind, "none") for kind in PURE]
+SLOW = [("ddd17", "recurrent", sampling, "flip") for sampling in ("stream", "random")]
+SLOW += [("mvsec", *kind, "none") for kind in PURE]
+CASES += [pytest.param(*case, marks=pytest.mark.slow) for case in SLOW]
 
 
 @torch.no_grad()
