@@ -165,7 +165,8 @@ def test_a_cell_on_meta_is_a_real_step(task, arch, network, changes, frozen):
 
 
 @pytest.mark.parametrize(
-    ("recipe", "changes"), [("tespec", ["segments=3"]), ("moby", []), ("ecddp", [])]
+    ("recipe", "changes"),
+    [("tespec", ["segments=3"]), ("moby", []), pytest.param("ecddp", [], marks=pytest.mark.slow)],
 )
 def test_a_pretraining_on_meta_is_a_real_step(recipe, changes):
     register_methods()

@@ -110,7 +110,7 @@ class Waits(TorchDispatchMode):
         return out
 
 
-QUICK = ("tespec", "ecddp", "ecdp", "mem-tokenizer", "detection")
+QUICK = ("tespec", "ecdp", "mem-tokenizer", "detection")
 MARKED = [pytest.param(case, marks=() if case in QUICK else pytest.mark.slow) for case in CASES]
 
 
