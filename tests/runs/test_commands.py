@@ -96,7 +96,7 @@ def test_of_a_pretraining_by_a_plug_in_and_a_run_from_its_weights(folder):
 PLAN = """
 data: {folder}
 profile: smoke
-pretraining_seeds: [1]
+pretrainings: {{1: [0]}}
 cells: [{{methods: [scratch, tespec], architectures: [recurrent], tasks: [ddd17]}}]
 set: [optimisation.steps=2, pretraining.optimisation.steps=2, optimisation.warmup_steps=0,
       pretraining.optimisation.warmup_steps=0]
