@@ -131,7 +131,7 @@ class CheckpointFormat:
     marks: tuple[str, ...]  # patterns that recognise it: each must match a full tensor name
     # the first match applies; names without a match are dropped
     renames: tuple[Rename, ...]
-    # backbones that it may hold, told apart by the shape of the first convolution; (): any
+    # backbones that it may hold, distinguished by the shape of the first convolution; (): any
     networks: tuple[str, ...] = ()
     adapt: Callable[[Tensors], Tensors] = unchanged  # changes the renamed tensors
     lacks: tuple[str, ...] = (LSTMS, NECKS)  # parts that it cannot hold
