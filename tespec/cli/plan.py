@@ -170,8 +170,8 @@ def plan(
     for problem in problems:
         log(f"skipped: {problem}")
     missing = plans.missing_jobs(jobs, finished, options.runs)
-    left = set(missing)
-    done = [job for job in jobs if job not in left]
+    left = {job.key for job in missing}
+    done = [job for job in jobs if job.key not in left]
     first = len(missing) - len(jobs) + len(done)
     before = f", {first} pre-trainings come first" if first else ""
     print(f"{plan.title}: {len(done)} of {len(jobs)} runs done{before}")
@@ -308,17 +308,19 @@ def arguments_of(job: Job, finished: dict[Key, Record], options: Options) -> lis
 
     Args:
         job: the run.
-        finished: records by key; without that of its pre-training, its weights are a
+        finished: records by key; without that of the run that it starts from, its weights are a
             placeholder.
         options: of the plan.
     """
     checkpoint: Path | str | None = None
-    if job.upstream and job.upstream.cell.data != SAMPLE:
+    if job.upstream and (job.upstream.cell.data != SAMPLE or job.cell.kind == "control"):
         record = finished.get(job.upstream.key)
         checkpoint = f"WEIGHTS_OF_{job.upstream.name}"
         if record is not None:
             checkpoint = plans.weights_path(record, options.runs)
     words = plans.command(job, checkpoint)
+    # A finished fine-tuning is missing only if a control needs its weights.
+    words += ["--overwrite"] if job.cell.kind == "evaluation" and job.key in finished else []
     for file in options.plugins:
         words += ["--import", str(file)]
     return [*words, *shlex.split(options.run_args)]

@@ -45,6 +45,7 @@ class Cells:
     seeds: Seeds | None = None
     backbone: str = ""
     set: Changes = ()
+    controls: bool = False
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
@@ -114,7 +115,7 @@ class Job:
     backbone: str = ""  # value of `--backbone`
     checkpoint: Path | None = None  # weights given by the plan
     pretraining: int | str | None = None  # see `Record.pretraining`
-    upstream: Job | None = None  # pre-training that the run starts from
+    upstream: Job | None = None  # run that this one starts from: a control's is a fine-tuning
     ablations: tuple[str, ...] = ()  # those that contain the run
 
     @property
@@ -137,7 +138,7 @@ class Job:
 
 
 def finished_runs(jobs: Sequence[Job], results: Path) -> tuple[dict[Key, Record], list[str]]:
-    """Read the records of jobs and of the pre-trainings that they need.
+    """Read the records of jobs and of the runs that they start from.
 
     Returns:
         The newest record by key, and one line for each file or line that is not a record.
@@ -163,21 +164,24 @@ def missing_jobs(jobs: Sequence[Job], done: Mapping[Key, Record], runs: Path) ->
         runs: folder of the weights.
 
     Returns:
-        Jobs without a record, after the pre-trainings that they need and whose weights are missing.
+        Jobs without a record, after the runs that they start from and whose weights are missing.
     """
+
+    def required(job: Job) -> list[Job]:
+        start = job.upstream
+        if start is None or (start.key in done and weights_path(done[start.key], runs).is_file()):
+            return []
+        return [*required(start), start]
+
     missing = [job for job in jobs if job.key not in done]
-    needed = {job.upstream.key: job.upstream for job in missing if job.upstream}
-    without = [
-        job
-        for key, job in needed.items()
-        if key not in done or not weights_path(done[key], runs).is_file()
-    ]
-    return [*without, *missing]
+    first = chain.from_iterable(map(required, missing))
+    return list({job.key: job for job in (*first, *missing)}.values())
 
 
 def weights_path(record: Record, runs: Path) -> Path:
-    """Path of the weights that a pre-training saved."""
-    return runs / record.name / "backbone.safetensors"
+    """Path of the weights that a pre-training or a fine-tuning saved."""
+    name = "backbone" if record.cell.kind == "pretraining" else "model"
+    return runs / record.name / f"{name}.safetensors"
 
 
 def command(job: Job, checkpoint: Path | str | None = None) -> list[str]:
@@ -185,16 +189,17 @@ def command(job: Job, checkpoint: Path | str | None = None) -> list[str]:
 
     Args:
         job: the run.
-        checkpoint: weights of its pre-training; on the sample world, a run finds or pre-trains them
-            itself.
+        checkpoint: weights that it starts from; on the sample world, a fine-tuning finds or
+            pre-trains them itself.
     """
     cell = job.cell
     words = {
         "pretraining": ["pretrain", "--method", cell.method],
         "reference": ["run", "--reference", cell.method, "--task", cell.task],
+        "control": ["run", "--reference", cell.method, "--task", cell.task, "--arch", cell.arch],
         "evaluation": ["run", "--method", cell.method, "--task", cell.task, "--arch", cell.arch],
     }[cell.kind]
-    words += ["--freeze"] if cell.frozen else []
+    words += ["--freeze"] if cell.frozen and cell.kind == "evaluation" else []
     start = job.checkpoint or checkpoint
     for change in job.set:
         if not (start and change.startswith(PREFIX)):
@@ -262,6 +267,9 @@ def expand(plan: Plan, seeds: Sequence[int] = ()) -> list[Job]:
                 for job in _with_seed(plan, unseeded, seed):
                     same = jobs.get(job.key, job)
                     jobs[job.key] = replace(same, ablations=(*same.ablations, *ablations))
+                    if cells.controls and not job.cell.frozen:
+                        control = _control(plan, job)
+                        jobs[control.key] = control
     methods = sorted({job.cell.method for job in jobs.values() if job.cell.kind == "evaluation"})
     if unknown := sorted({*plan.checkpoints} - {*methods}):
         where = f"plan {plan.name}, checkpoints {unknown[0]}"
@@ -343,7 +351,7 @@ def _job(
         )
     data, label, profile = _data(plan, task)
     # a reference has no facts of its own
-    method_class = Method if kind == "reference" else find_method(method)
+    method_class = Method if kind in ("reference", "control") else find_method(method)
     of_data = read_description(Path(data)).overrides()
     network = backbone or method_class.network
     settings = config.finetuning_settings(
@@ -372,6 +380,19 @@ def _job(
         upstream = Job(start, 0, of_recipe, of_pretraining, backbone)
     given = changes if upstream else of_cell
     return Job(cell, 0, data, given, backbone, checkpoint, pretraining, upstream)
+
+
+def _control(plan: Plan, job: Job) -> Job:
+    """Make the job that trains a new head on the backbone of a fine-tuned network."""
+    changes = tuple(
+        change for change in job.set if change in plan.set or change.startswith("label_fraction=")
+    )
+    cell = job.cell
+    control = _job(
+        plan, "control", "control", cell.task, cell.arch, changes, cell.backbone, True, None
+    )
+    cell = replace(control.cell, start=cell)
+    return replace(control, cell=cell, seed=job.seed, pretraining=job.seed, upstream=job)
 
 
 def _data(plan: Plan, dataset: str, *, labelled: bool = True) -> tuple[str, str, str]:

@@ -566,6 +566,7 @@ def plan(name: str, world: Path, folder: Path) -> pd.DataFrame:
             "task": cell.task,
             "arch": "" if is_pretraining else cell.arch,
             "seed": job.seed,
+            "frozen": cell.frozen or "",
             "split": cell.split,
             "overrides": "" if is_pretraining else " ".join(changes),
             "pretraining_overrides": " ".join(job.set if is_pretraining else of_start),

@@ -425,6 +425,26 @@ def test_names_narrow_a_plan(only, chosen):
         select(study, ["ecdp", "gen1"])
 
 
+def test_controls_are_new_heads_on_the_fine_tuned_networks_of_a_group():
+    group = CELL | {"methods": ["tespec"], "label_fraction": [0.5], "set": ["batch_size=3"]}
+    every = {"evaluations": ["full", "frozen"], "controls": True}
+    jobs = jobs_of(cells=[group | every], pretrainings={4: [1]}, set=["segments=2"])
+    kinds = [(job.cell.kind, job.cell.frozen) for job in jobs]
+    assert kinds == [("evaluation", False), ("control", True), ("evaluation", True)]
+    tuned, control, _ = jobs
+    assert control.upstream == tuned
+    assert (control.cell.start, control.pretraining) == (tuned.cell, 1)
+    assert (control.cell.label_fraction, control.cell.overrides) == (0.5, {"segments": 2})
+    line = " ".join(command(control, "FILE"))
+    assert line == (
+        "run --reference control --task ddd17 --arch recurrent --set segments=2 --set "
+        "label_fraction=0.5 --checkpoint FILE --backbone swin_micro --profile study --seed 1 "
+        "--data sample"
+    )
+    order = [job.cell.kind for job in missing_jobs([control], {}, RUNS)]
+    assert order == ["pretraining", "evaluation", "control"]
+
+
 @pytest.mark.parametrize("name", names("plans"))
 def test_every_plan_of_the_project_can_be_read(name):
     assert expand(read_plan(name))

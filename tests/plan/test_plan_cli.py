@@ -23,8 +23,8 @@ def places(tmp_path):
 def test_missing_runs_are_printed_as_commands(tmp_path, capsys):
     assert main(["plan", "sample", "--results", str(tmp_path), "--dry-run"]) == 0
     first, *commands = capsys.readouterr().out.splitlines()
-    assert first.endswith("): 0 of 220 runs done, 34 pre-trainings come first")
-    assert len(commands) == 254
+    assert first.endswith("): 0 of 273 runs done, 24 pre-trainings come first")
+    assert len(commands) == 297
     assert commands[0] == "tespec pretrain --method imagenet --profile study --seed 0 --data sample"
     assert not list(tmp_path.iterdir())
 
@@ -45,30 +45,45 @@ def test_a_dry_run_adds_up_the_hours_of_fine_tunings_on_real_data(tmp_path, caps
     assert total.startswith(f"fine-tunings: {4 * float(hours):.1f} h of an H100")
 
 
-def test_status_counts_runs_by_method_and_task(tmp_path, records, capsys):
-    write_archive(records, tmp_path / "records.jsonl.gz")
-    assert (
-        main(["plan", "sample", "--status", "--seeds", "0", "1", "--results", str(tmp_path)]) == 0
+@pytest.fixture
+def study(tmp_path):
+    """Plan whose runs are among those of the fixture `records`."""
+    path = tmp_path / "study.yaml"
+    path.write_text(
+        "data: sample\nprofile: study\npretrainings: {0: [0, 1]}\nreferences: [ddd17]\ncells:\n"
+        "  - {methods: [scratch, moby], architectures: [feedforward], tasks: [ddd17]}\n"
     )
+    return str(path)
+
+
+def test_status_counts_runs_by_method_and_task(tmp_path, records, study, capsys):
+    results = tmp_path / "results"
+    write_archive([record for record in records if record.seed != 1], results / ARCHIVE)
+    assert main(["plan", study, "--status", "--results", str(results)]) == 0
     first, head, *rows = capsys.readouterr().out.splitlines()
     assert (" runs done, " in first, head.split()) == (True, ["ddd17"])
-    assert {"scratch": "6/6", "prior": "1/1", "moby": "8/8"}.items() <= dict(
-        row.split() for row in rows
-    ).items()
+    assert {*map(tuple, map(str.split, rows))} == {
+        ("scratch", "1/2"),
+        ("moby", "1/2"),
+        ("prior", "1/1"),
+    }
 
 
-def test_a_damaged_record_of_a_plan_is_named_and_its_run_is_missing(tmp_path, records, capsys):
-    damaged = next(record for record in records if record.cell.method == "scratch")
-    write_archive([record for record in records if record != damaged], tmp_path / ARCHIVE)
-    write_record(damaged, tmp_path).write_text('{"format": 5, "cell": "\\u001b[2J"}')
-    write_record(made_record("gep"), tmp_path).write_text("{")
-    options = ["--only", "scratch", "--results", str(tmp_path)]
-    assert main(["plan", "sample", "--status", *options]) == 1
+def test_a_damaged_record_of_a_plan_is_named_and_its_run_is_missing(
+    tmp_path, records, study, capsys
+):
+    results = tmp_path / "results"
+    damaged = next(job for job in expand(read_plan(study)) if job.cell.method == "scratch")
+    damaged = next(record for record in records if record.key == damaged.key)
+    write_archive([record for record in records if record != damaged], results / ARCHIVE)
+    write_record(damaged, results).write_text('{"format": 5, "cell": "\\u001b[2J"}')
+    write_record(made_record("gep"), results).write_text("{")
+    options = ["--only", "scratch", "--results", str(results)]
+    assert main(["plan", study, "--status", *options]) == 1
     output = capsys.readouterr()
-    assert output.out.startswith("sample world study")
-    assert ": 14 of 15 runs done" in output.out
+    assert output.out.startswith("study: 1 of 2 runs done")
     (line,) = output.err.splitlines()
-    assert line.startswith(f"skipped: {tmp_path}/runs/{damaged.name}.json: not a record: name: ")
+    assert line.startswith(f"skipped: {results}/runs/{damaged.name}.json: not a record: name: ")
 
 
 def test_losses_with_and_without_memory_are_printed_in_words(tmp_path, capsys):
@@ -225,14 +240,15 @@ def test_a_plan_is_run_once_from_each_of_its_pretrainings(tmp_path, tiny_world, 
         "pretrainings: {0: [0], 1: [0]}\n"
         "cells:\n- {methods: [tespec], architectures: [feedforward], tasks: [ddd17],\n"
         "   label_fraction: [0.5], evaluations: [frozen]}\n"
+        "- {methods: [scratch], architectures: [feedforward], tasks: [ddd17], controls: true}\n"
     )
     command = ["plan", str(file), "--data", str(tiny_world), *places]
     assert main(command) == 0
     output = capsys.readouterr()
-    assert "mine: 0 of 2 runs done, 2 pre-trainings come first" in output.out
-    assert "2 of 2 runs done" in output.out
+    assert "mine: 0 of 4 runs done, 2 pre-trainings come first" in output.out
+    assert "4 of 4 runs done" in output.out
     assert output.out.count("\npretraining-tespec-") == 2
-    assert "[4/4] done: evaluation-tespec-ddd17-feedforward-frozen-" in output.err
+    assert "/6] done: evaluation-tespec-ddd17-feedforward-frozen-" in output.err
     records, problems = read_records(tmp_path / "results")
     assert problems == []
     starts = {
@@ -240,7 +256,11 @@ def test_a_plan_is_run_once_from_each_of_its_pretrainings(tmp_path, tiny_world, 
         for record in records
         if record.cell.kind == "pretraining"
     }
-    evaluated = [record for record in records if record.cell.kind == "evaluation"]
+    (control,) = [record for record in records if record.cell.kind == "control"]
+    (scratch,) = [record for record in records if record.cell.method == "scratch"]
+    assert (control.cell.start, control.cell.frozen) == (scratch.cell, True)
+    evaluated = [record for record in records if record.cell.method == "tespec"]
+    evaluated = [record for record in evaluated if record.cell.kind == "evaluation"]
     assert all((record.seed, record.cell.label_fraction) == (0, 0.5) for record in evaluated)
     assert all(record.cell.frozen for record in evaluated)
     assert [starts[record.weights.sha256] for record in evaluated] == [
@@ -250,4 +270,10 @@ def test_a_plan_is_run_once_from_each_of_its_pretrainings(tmp_path, tiny_world, 
         sorted(starts.values()) == [0, 1] == sorted(to_frame(evaluated).pretraining_seed.unique())
     )
     assert main(command) == 0
-    assert "mine: 2 of 2 runs done\n" in capsys.readouterr().out
+    assert "mine: 4 of 4 runs done\n" in capsys.readouterr().out
+    tuned = tmp_path / "runs" / scratch.name / "model.safetensors"
+    tuned.unlink()
+    (tmp_path / "results" / "runs" / f"{control.name}.json").unlink()
+    assert main(command) == 0  # the fine-tuned network is trained again
+    assert tuned.is_file()
+    assert "mine: 2 of 4 runs done\n" in capsys.readouterr().out
