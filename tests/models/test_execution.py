@@ -8,7 +8,7 @@ from baselines.imagenet import Imagenet
 from tespec.core.config import pretraining_settings
 from tespec.core.errors import UserError
 from tespec.models import build_backbone
-from tespec.models.backbone import execute
+from tespec.models.backbone import execute, lstm_cell
 from tespec.models.layers import DropPath
 from tespec.pretraining.contrast import momentum_copy
 from tespec.training.loading import MicroBatches
@@ -143,3 +143,20 @@ def test_a_batch_in_turns_drops_what_the_whole_batch_drops():
             ].item()
         )
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # torch's compiler warns
+@pytest.mark.parametrize("arch", BRANCHES)
+def test_what_is_compiled_is_one_graph(arch):
+    network = build_backbone(arch, recurrent=True, bins=2, img_size=SIZE)
+    inputs = {}
+    for stage in network.stage_modules():
+        stage.register_forward_pre_hook(lambda module, given: inputs.setdefault(module, given))
+    network(FRAMES)
+    assert len(inputs) == 4
+    for stage, given in inputs.items():
+        stage._forward_pre_hooks.clear()
+        assert torch._dynamo.explain(stage)(*given).graph_break_count == 0
+    gates = (torch.zeros(2, 12), torch.zeros(2, 3))
+    assert torch._dynamo.explain(lstm_cell)(*gates).graph_break_count == 0
