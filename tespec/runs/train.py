@@ -228,6 +228,7 @@ def train(run: Run, model: nn.Module, batches: MicroBatches) -> Trained:
         hooks=[curve, hook],
         workers=setup.workers,
         name="pre-training" if run.cell.kind == "pretraining" else "fine-tuning",
+        frames=run.settings.batch_size * run.settings.segments,
     )
     _resume(trainer, curve, hook, run)
     try:

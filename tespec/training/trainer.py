@@ -1,5 +1,6 @@
 """Training loop; start reading at `Trainer.run` and `Trainer.train_step`."""
 
+import time
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
@@ -71,6 +72,7 @@ class Trainer:
         hooks: objects with `after_train_iter`, such as mmengine's hooks.
         workers: as in `load_batches`.
         name: of the training, on its progress lines.
+        frames: per step over all ranks, for the rate on progress lines.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class Trainer:
         hooks: Sequence[Any] = (),
         workers: int | None = 0,
         name: str = "training",
+        frames: int = 1,
     ) -> None:
         self.name = name
         self.model = model.to(device)
@@ -100,6 +103,7 @@ class Trainer:
         self._seed = seed
         self._hooks = hooks
         self._workers = workers
+        self._frames = frames
         self._trained = [weight for weight in model.parameters() if weight.requires_grad]
         self._replica: Any = wrap_ddp(model)
 
@@ -111,6 +115,8 @@ class Trainer:
         pin = self.device.type == "cuda"
         batches = load_batches(self._steps, first, last, self._workers, pin=pin)
         note = ""
+        start = time.monotonic()
+        first_step = self.step
         with progress(self.name, "steps", self.step) as advance:
             while loaded := list(islice(batches, self.accumulate)):
                 # New mappings, since a data set may keep its batches; copies overlap with
@@ -126,7 +132,9 @@ class Trainer:
                 self.step += 1
                 if self.is_sync_step:
                     self.require_finite()
-                    note = f"loss {losses['loss'].item():.4f}"
+                    frames = self._frames * (self.step - first_step)
+                    rate = frames / (time.monotonic() - start)
+                    note = f"{rate:.0f} frames/s, loss {losses['loss'].item():.4f}"
                 advance(self.step, self.settings.steps, note)
                 for hook in self._hooks:
                     hook.after_train_iter(self, self.step - 1, micro_batches[0], losses)
