@@ -262,16 +262,16 @@ def _check_heaps(path: Path, stored: Dataset) -> None:
 
 
 def _is_sound_heap(content: bytes, start: int) -> bool:
-    """Whether each object of a global heap has a size (HDF5 File Format Specification, III.E)."""
+    """Whether the objects of a global heap fit into it (HDF5 File Format Specification, III.E)."""
     header = HEAP_OBJECT.size
     size = int.from_bytes(content[start + 8 : start + 16], "little")
-    last = min(start + size, len(content)) - header
+    end = min(start + size, len(content))
     position = start + 16
-    while position <= last:
+    while position <= end - header:
         index, size = HEAP_OBJECT.unpack_from(content, position)
         # object 0 is the free space, with its header
         step = size if index == 0 else header + -(-size // 8) * 8
-        if step < header:
+        if not header <= step <= end - position:
             return False
         position += step
     return True
