@@ -108,8 +108,8 @@ def has_datasets(path: Path, *names: str) -> bool:
 class Dataset(h5py.Dataset):
     """A dataset of which HDF5 decodes only sound chunks.
 
-    HDF5 trusts a compressed chunk to have the size of its shape: it crashes on a shorter one, and a
-    longer one may take any amount of memory. So the size is checked first.
+    HDF5 trusts a chunk to have the size of its shape: it crashes on a shorter one, and a longer one
+    may take any amount of memory. So the size is checked first.
     """
 
     def __init__(self, path: Path, dataset: h5py.Dataset) -> None:
@@ -151,7 +151,7 @@ class Dataset(h5py.Dataset):
             raise UserError(
                 self.path, f"{self.name[1:]} has the implausible shape {self.shape}", COPY_AGAIN
             )
-        if self.encoding and selected:
+        if self.chunks and selected:
             step = self.chunks[0]
             chunks = self.stored[selected.start // step : -(-selected.stop // step)]
             for chunk in chunks[chunks["at"] >= 0].tolist():
