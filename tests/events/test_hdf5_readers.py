@@ -222,7 +222,7 @@ for content in CHUNKS.values():
 )
 @pytest.mark.parametrize("codec", CHUNKS)
 def test_a_chunk_of_another_size_is_not_decoded(tmp_path, codec, damage):
-    """HDF5 2.0 crashes on a short chunk with any or no filter, and fills the memory with a long one."""
+    """HDF5 2.0 crashes on a short chunk, and fills the memory with a long one."""
     path = e2calib(tmp_path / "a.h5", *EVENTS)
     with h5py.File(path, "r+") as file:
         del file["t"]
