@@ -580,6 +580,10 @@ def test_a_relative_path_is_searched_above_the_working_folder_and_not_inside_it(
             r"splits.train.0: .* is not a valid recording name",
         ),
         ('{"splits": {"train": ["/etc"]}}', r"splits.train.0: .* is not a valid recording name"),
+        (
+            '{"splits": {"train": ["a", "%s/b"]}}' % ("x" * 5000),
+            r"splits.train.1: .*'x{200}' is not a valid recording name",
+        ),
     ],
 )
 def test_what_is_no_description_is_refused(tmp_path, content, message):
