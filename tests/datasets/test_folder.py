@@ -440,6 +440,10 @@ def test_pipes_and_sockets_in_a_folder_are_never_opened(tmp_path):
 
 MISTAKES = {
     "nothing there": (shutil.rmtree, "data: no such file or folder; check the path"),
+    "a pipe": (
+        lambda root: [shutil.rmtree(root), os.mkfifo(root)],
+        "data: not a regular file; check the path",
+    ),
     "no recordings": (
         lambda root: [path.unlink() for path in root.iterdir()],
         "data: holds no recording",
