@@ -22,7 +22,7 @@ import torch
 from mmengine.visualization import BaseVisBackend
 
 from tespec.comparison import records
-from tespec.comparison.cell import Cell, differences, run_name
+from tespec.comparison.cell import Cell, differences, name_prefix, run_name
 from tespec.comparison.records import Record
 from tespec.core.config import flattened
 from tespec.core.distributed import barrier, broadcast, is_first
@@ -33,7 +33,12 @@ from tespec.core.progress import log
 from tespec.core.settings import Finetuning, Pretraining
 from tespec.pretraining.method import Method
 from tespec.runs.setup import Setup
-from tespec.training.checkpoint import remove_checkpoints, remove_leftovers, start_again
+from tespec.training.checkpoint import (
+    checkpoints,
+    remove_checkpoints,
+    remove_leftovers,
+    start_again,
+)
 from tespec.training.device import choose_device, describe, report_out_of_memory
 
 WEIGHTS = "model.safetensors"  # of a fine-tuning, in the run's folder
@@ -204,7 +209,10 @@ def locked(runs: Path, run: str) -> Iterator[str]:
 
     def waiting(owner: str) -> None:
         lock_owners.append(owner)
-        log(f"{run}: waiting for {owner}, which is computing it")
+        log(
+            f"{run}: waiting for {owner}, which is computing it, to use its result; "
+            "Ctrl-C ends only the wait"
+        )
 
     with file_lock(runs.absolute() / ".locks" / run, waiting) if is_first() else nullcontext():
         yield broadcast(lock_owners[-1])
@@ -305,6 +313,9 @@ def _log_reason(run: Run) -> None:
     if record := records.find_record(run.setup.results, run.name):
         log(f"{record.name}: {_problem(run, record)}; recomputing")
         return
+    for name in _unfinished(run):
+        what = "which has other settings or data, or is of another version"
+        log(f"{run.name}: does not continue the unfinished {run.setup.runs / name}, {what}")
     for nearest in records.similar_records(run.setup.results, run.cell, run.seed)[:1]:
         changed = differences(nearest.cell, run.cell)
         for key in ("pretraining", "data_fingerprint", "start_sha256"):
@@ -316,6 +327,14 @@ def _log_reason(run: Run) -> None:
         if names:
             what = f"used other data ({len(names)} changed): {', '.join(names[:SHOWN])}"
         log(f"{run.name}: running, since {nearest.name} {what}")
+
+
+def _unfinished(run: Run) -> list[str]:
+    """Names of the similar runs that have checkpoints, unless this run has some, too."""
+    prefix = name_prefix(run.cell, run.seed)
+    names = [path.name for path in run.setup.runs.glob("*") if path.name.startswith(prefix)]
+    unfinished = [name for name in names if checkpoints(run.setup.runs / name)]
+    return [] if run.name in unfinished else unfinished
 
 
 def _changed_data(run: Run, record: Record) -> list[str]:
