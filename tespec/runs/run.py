@@ -9,7 +9,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import FrameType
@@ -22,7 +22,7 @@ import torch
 from mmengine.visualization import BaseVisBackend
 
 from tespec.comparison import records
-from tespec.comparison.cell import Cell, differences, name_prefix, run_name
+from tespec.comparison.cell import Cell, differences, run_name
 from tespec.comparison.records import Record
 from tespec.core.config import flattened
 from tespec.core.distributed import barrier, broadcast, is_first
@@ -313,9 +313,12 @@ def _log_reason(run: Run) -> None:
     if record := records.find_record(run.setup.results, run.name):
         log(f"{record.name}: {_problem(run, record)}; recomputing")
         return
-    for name in _unfinished(run):
-        what = "which has other settings or data, or is of another version"
-        log(f"{run.name}: does not continue the unfinished {run.setup.runs / name}, {what}")
+    for version in range(1, run.cell.results_version):
+        cell = replace(run.cell, results_version=version)
+        name = run_name(cell, run.seed, run.data_fingerprint, run.start_sha256)
+        if checkpoints(run.setup.runs / name):
+            what = f"an unfinished run of results version {version}"
+            log(f"{run.name}: does not continue {run.setup.runs / name}, {what}")
     for nearest in records.similar_records(run.setup.results, run.cell, run.seed)[:1]:
         changed = differences(nearest.cell, run.cell)
         for key in ("pretraining", "data_fingerprint", "start_sha256"):
@@ -327,14 +330,6 @@ def _log_reason(run: Run) -> None:
         if names:
             what = f"used other data ({len(names)} changed): {', '.join(names[:SHOWN])}"
         log(f"{run.name}: running, since {nearest.name} {what}")
-
-
-def _unfinished(run: Run) -> list[str]:
-    """Names of the similar runs that have checkpoints, unless this run has some, too."""
-    prefix = name_prefix(run.cell, run.seed)
-    names = [path.name for path in run.setup.runs.glob("*") if path.name.startswith(prefix)]
-    unfinished = [name for name in names if checkpoints(run.setup.runs / name)]
-    return [] if run.name in unfinished else unfinished
 
 
 def _changed_data(run: Run, record: Record) -> list[str]:

@@ -86,8 +86,8 @@ def test_an_unfinished_run_of_another_version_is_named_and_stays(
     monkeypatch.undo()
     (unfinished,) = (tmp_path / "runs").glob("evaluation-*")
     record = run(tiny_world, tmp_path)
-    line = f"{record.name}: does not continue the unfinished {unfinished}, which has other settings"
-    assert line in capsys.readouterr().err
+    what = f"does not continue {unfinished}, an unfinished run of results version 1\n"
+    assert f"{record.name}: {what}" in capsys.readouterr().err
     assert record.metrics == straight[1].metrics
     assert (unfinished / "step-000000001.pt").exists()
 
