@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -117,11 +117,11 @@ def settings_of(recipe: Mapping[str, Any], where: object) -> Finetuning:
         raise UserError(
             where, "contains no network with a task head", "use a model.safetensors of `tespec run`"
         )
-    return build(
-        Finetuning,
-        {key: value for key, value in recipe.items() if key not in EXTRA_FIELDS},
-        str(where),
-    )
+    settings = {key: value for key, value in recipe.items() if key not in EXTRA_FIELDS}
+    if unknown := settings.keys() - {field.name for field in fields(Finetuning)}:
+        what = f"was written by another version of tespec, with the setting {min(unknown)!r}"
+        raise UserError(where, what, "train again")
+    return build(Finetuning, settings, str(where))
 
 
 def load_trained(path: Path) -> TrainedNetwork:

@@ -340,6 +340,9 @@ def _validated(text: str | bytes, where: object) -> Record:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field = ".".join(map(str, first["loc"])) or "file"
+        if field == "format":
+            remedy = "move it out of the results folder, and run again"
+            raise UserError(where, "a record of another version", remedy) from error
         raise UserError(where, f"not a record: {field}: {first['msg']}", REMEDY) from error
 
 

@@ -17,13 +17,15 @@ from tespec.core.settings import LARGEST, Size
 
 FILE = "dataset.json"
 LEVELS = 5  # number of folders searched above a recording
+LONGEST_NAME = 200  # bytes; names of files have at most 255, with the endings of recordings
 Side = Annotated[int, Field(ge=1, le=LARGEST)]  # px
 
 
 def _within_folder(name: str) -> str:
     path = PurePath(name)
-    if not name or not name.isprintable() or path.is_absolute() or ".." in path.parts:
-        raise ValueError(f"{name!r} is not a valid recording name")
+    is_long = any(len(part.encode()) > LONGEST_NAME for part in path.parts)
+    if not name.isprintable() or not name or is_long or path.is_absolute() or ".." in path.parts:
+        raise ValueError(f"{name[:LONGEST_NAME]!r} is not a valid recording name")
     return name
 
 

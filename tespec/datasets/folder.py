@@ -31,7 +31,7 @@ from tespec.datasets.prophesee import ARCHIVE, EVENT_FILES
 from tespec.datasets.recording import LabelledRecording, Recording, fixed_windows, require_one_size
 from tespec.datasets.sources import pack_missing, raise_or_leave_out
 from tespec.datasets.splits import UNDERSTOOD, split_folders, split_named
-from tespec.events.opening import FILES, format_of
+from tespec.events.opening import FILES, format_of, require_file_or_folder
 from tespec.events.readers import arrays
 from tespec.events.readers.hdf5 import SUFFIXES
 from tespec.events.store import HEADER, STORE, header_of
@@ -55,8 +55,7 @@ def find_recordings(root: Path) -> list[Path]:
     ignored. Unreadable files, broken links and parts of DDD17 recordings are listed, since opening
     them reports the error.
     """
-    if not root.exists():
-        raise UserError(root, "no such file or folder", "check the path")
+    require_file_or_folder(root)
     if root.is_file() or _is_recording(root):
         return [root]
     paths = {_packed_from(path) for path in map(Path, entries_below(root)) if _is_recording(path)}

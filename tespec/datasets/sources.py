@@ -17,7 +17,14 @@ from tespec.core.hashes import Contents
 from tespec.core.progress import progress
 from tespec.core.settings import Size
 from tespec.events import PackedEvents, files, open_events, opening
-from tespec.events.cache import FREE_SPACE, cached_store, free_space, remove, require_disk
+from tespec.events.cache import (
+    FREE_SPACE,
+    cached_store,
+    free_space,
+    remove,
+    require_disk,
+    stores_folder,
+)
 from tespec.events.packing import NotWritable, pack, scan
 from tespec.events.readers import Reader
 from tespec.events.readers.hdf5 import COPY_AGAIN, dataset, translate_errors
@@ -102,6 +109,10 @@ class EventSource:
         if files.has_original_files(self.path):
             sha256 = files.content_sha256(self.path, again=again)
             is_same = sha256 == header_of(events.path)["source"]["sha256"]
+            if not is_same and events.path.parent == stores_folder():
+                remove(events.path)
+                what = "changed, but not its size and time; its packed events were removed"
+                raise UserError(self.path, what, "give the same command again")
             opening.require_match(events.path, self.path, is_same)
 
     @property

@@ -150,9 +150,7 @@ def open_reader(path: Path, sensor: Size | None = None, default: Size | None = N
     Raises:
         UserError: the path does not exist, cannot be read, or is no recording.
     """
-    if not (path.is_file() or path.is_dir()):
-        what = "not a regular file" if path.exists() else "no such file or folder"
-        raise UserError(path, what, "check the path")
+    require_file_or_folder(path)
     if not os.access(path, os.R_OK):
         raise UserError(path, "cannot be read (no permission)", "change its permissions")
     kind = format_of(path)
@@ -166,6 +164,13 @@ def open_reader(path: Path, sensor: Size | None = None, default: Size | None = N
         "holds no events in a supported format",
         f"give a {', '.join((*FILES, *by_content))} file, a packed store or a recording's folder",
     )
+
+
+def require_file_or_folder(path: Path) -> None:
+    """Refuse a path that does not exist, or is a pipe, socket or device."""
+    if not (path.is_file() or path.is_dir()):
+        what = "not a regular file" if path.exists() else "no such file or folder"
+        raise UserError(path, what, "check the path")
 
 
 def require_match(folder: Path, path: Path, same: bool) -> None:

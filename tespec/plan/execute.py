@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -231,7 +233,7 @@ def make_executor(cluster: str, given: Sequence[str], folder: Path) -> AutoExecu
             if not equals or not key:
                 raise ValueError(f"{parameter} is not KEY=VALUE")
             if key == "time":
-                parameters["slurm_additional_parameters"] = {key: text}  # in sbatch's own format
+                parameters["timeout_min"] = _minutes(text)  # submitit has to know the limit
                 continue
             value = parse_yaml(text)
             # account=0123 is not the account 123
@@ -244,6 +246,18 @@ def make_executor(cluster: str, given: Sequence[str], folder: Path) -> AutoExecu
             f"--slurm {' '.join(given)}", str(error), "write KEY=VALUE, e.g. partition=gpu"
         ) from error
     return executor
+
+
+def _minutes(text: str) -> int:
+    """Convert a time limit in a format of sbatch, `[D-]H[:M[:S]]` or `M[:S]`, to minutes."""
+    if not re.fullmatch(r"(\d+-)?\d+(:\d+){0,2}", text):
+        raise ValueError(f"time={text} is no time limit such as 90, 12:00:00 or 1-12")
+    days, _, clock = text.rpartition("-")
+    parts = [int(part) for part in clock.split(":")]
+    if not days and len(parts) < 3:
+        parts.insert(0, 0)  # hours
+    hours, minutes, seconds = [*parts, 0, 0][:3]
+    return 1440 * int(days or 0) + 60 * hours + minutes + math.ceil(seconds / 60)
 
 
 def sbatch_script(executor: AutoExecutor) -> str:

@@ -62,6 +62,15 @@ class Method:
     # published pre-training settings; None: not pre-trained here
     recipe: ClassVar[Pretraining | None] = None
 
+    def __init_subclass__(cls) -> None:
+        """Refuse a class attribute that has not the type of its default."""
+        super().__init_subclass__()
+        for name, value in vars(cls).items():
+            default = getattr(super(cls, cls), name, None)
+            if isinstance(default, int | tuple) and not isinstance(value, type(default)):
+                kind = type(default).__name__
+                raise TypeError(f"{cls.__name__}.{name} is {value!r}, not of type {kind}")
+
     @classmethod
     def initialise(cls, backbone: Backbone, checkpoint: Path | None) -> WeightsReport:
         """Load the weights that a fine-tuning starts from, in place.

@@ -9,7 +9,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import FrameType
@@ -33,7 +33,12 @@ from tespec.core.progress import log
 from tespec.core.settings import Finetuning, Pretraining
 from tespec.pretraining.method import Method
 from tespec.runs.setup import Setup
-from tespec.training.checkpoint import remove_checkpoints, remove_leftovers, start_again
+from tespec.training.checkpoint import (
+    checkpoints,
+    remove_checkpoints,
+    remove_leftovers,
+    start_again,
+)
 from tespec.training.device import choose_device, describe, report_out_of_memory
 
 WEIGHTS = "model.safetensors"  # of a fine-tuning, in the run's folder
@@ -204,7 +209,10 @@ def locked(runs: Path, run: str) -> Iterator[str]:
 
     def waiting(owner: str) -> None:
         lock_owners.append(owner)
-        log(f"{run}: waiting for {owner}, which is computing it")
+        log(
+            f"{run}: waiting for {owner}, which is computing it, to use its result; "
+            "Ctrl-C ends only the wait"
+        )
 
     with file_lock(runs.absolute() / ".locks" / run, waiting) if is_first() else nullcontext():
         yield broadcast(lock_owners[-1])
@@ -305,6 +313,12 @@ def _log_reason(run: Run) -> None:
     if record := records.find_record(run.setup.results, run.name):
         log(f"{record.name}: {_problem(run, record)}; recomputing")
         return
+    for version in range(1, run.cell.results_version):
+        cell = replace(run.cell, results_version=version)
+        name = run_name(cell, run.seed, run.data_fingerprint, run.start_sha256)
+        if checkpoints(run.setup.runs / name):
+            what = f"an unfinished run of results version {version}"
+            log(f"{run.name}: does not continue {run.setup.runs / name}, {what}")
     for nearest in records.similar_records(run.setup.results, run.cell, run.seed)[:1]:
         changed = differences(nearest.cell, run.cell)
         for key in ("pretraining", "data_fingerprint", "start_sha256"):

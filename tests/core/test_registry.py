@@ -72,6 +72,16 @@ class Untitled(Method):
             UNTITLED,
             "--method untitled: has no title for its table row; set Untitled.row = TableRow",
         ),
+        (
+            UNTITLED.replace("Method\n", "EventMethod\n")
+            .replace("(Method)", "(EventMethod)")
+            .replace("pass", 'min_batch_size = "two"'),
+            r"mine\.py:6: cannot be imported \(TypeError: Untitled.min_batch_size is 'two', not ",
+        ),
+        (
+            UNTITLED.replace("pass", 'architectures = "recurrent"'),
+            "Untitled.architectures is 'recurrent', not of type tuple",
+        ),
     ],
 )
 def test_a_file_that_holds_no_method_is_refused(tmp_path, monkeypatch, text, message):

@@ -15,6 +15,7 @@ from tespec.core.errors import UserError
 from tespec.core.hashes import checksums, fingerprint_of, sha256_of_files
 from tespec.core.paths import cache_root
 from tespec.datasets.recording import contents_of, hash_data
+from tespec.datasets.sources import pack_missing
 from tespec.events import opening, packing
 from tespec.events.opening import open_events, open_reader
 from tespec.events.store import store_of
@@ -148,6 +149,25 @@ def test_packing_remembers_the_hash_and_a_store_of_other_events_is_refused(
     change_middle_byte(path)
     with pytest.raises(UserError, match=r"was made from another version of a_td.dat"):
         opening.open_events(path)
+
+
+def test_a_cached_store_of_a_recording_that_changed_in_spite_of_its_time_is_removed_on_request(
+    tiny_world, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("TESPEC_CACHE", str(tmp_path / "cache"))
+    root = copied(tiny_world, tmp_path, "gen1")
+    path = max(root.glob("train/*_td.dat"))
+    os.utime(path, (10**9, 10**9))
+    recordings = opened(root, "gen1").recordings("train")
+    pack_missing(recording.source for recording in recordings)
+    hash_data(contents_of(recordings), recordings, check=True)
+    change_middle_byte(path)
+    os.utime(path, (10**9, 10**9))
+    pack_missing(recording.source for recording in recordings)
+    with pytest.raises(UserError, match=f"{path}: changed, but not its size and time; its packed"):
+        hash_data(contents_of(recordings), recordings, check=True)
+    pack_missing(recording.source for recording in recordings)
+    hash_data(contents_of(recordings), recordings, check=True)
 
 
 def test_events_that_change_in_spite_of_their_time_are_found_on_request(tiny_world, tmp_path):

@@ -440,6 +440,10 @@ def test_pipes_and_sockets_in_a_folder_are_never_opened(tmp_path):
 
 MISTAKES = {
     "nothing there": (shutil.rmtree, "data: no such file or folder; check the path"),
+    "a pipe": (
+        lambda root: [shutil.rmtree(root), os.mkfifo(root)],
+        "data: not a regular file; check the path",
+    ),
     "no recordings": (
         lambda root: [path.unlink() for path in root.iterdir()],
         "data: holds no recording",
@@ -580,6 +584,10 @@ def test_a_relative_path_is_searched_above_the_working_folder_and_not_inside_it(
             r"splits.train.0: .* is not a valid recording name",
         ),
         ('{"splits": {"train": ["/etc"]}}', r"splits.train.0: .* is not a valid recording name"),
+        (
+            '{"splits": {"train": ["a", "%s/b"]}}' % ("x" * 5000),
+            r"splits.train.1: .*'x{200}' is not a valid recording name",
+        ),
     ],
 )
 def test_what_is_no_description_is_refused(tmp_path, content, message):

@@ -1,5 +1,7 @@
 """Prophesee's `.dat`, `.raw` and HDF5: clocks, headers, words of all encodings, other decoders."""
 
+import struct
+from functools import partial
 from pathlib import Path
 
 import h5py
@@ -387,12 +389,12 @@ def cut_chunk(path):
     ecf_file(path, [ecf_chunks()[0][:-1]], 1_000, 1_000, {"geometry": "640x480"})
 
 
-def endless_heap(path):
-    """Write a heap whose free space has no size: HDF5 would search it for ever."""
+def endless_heap(path, position, size):
+    """Write a heap whose object at `position` has a wrong size: HDF5 would search it for ever."""
     ecf_file(path, ecf_chunks()[:1], 1_000, 1_000, {"geometry": "640x480"})
     content = path.read_bytes()
-    first = content.index(b"GCOL") + 16  # the text of 7 bytes in 8, and then the free space
-    path.write_bytes(content[: first + 24] + bytes(16) + content[first + 40 :])
+    at = content.index(b"GCOL") + 16 + position + 8
+    path.write_bytes(content[:at] + struct.pack("<Q", size) + content[at + 8 :])
 
 
 def shuffled(path):
@@ -468,7 +470,9 @@ BAD = {
     "cut.hdf5": (cut_chunk, "events 0 to 1,000 of CD/events are damaged; copy it again"),
     "shuffled.hdf5": (shuffled, "cannot be read; copy it again|compressed with"),
     "vast.hdf5": (vast_chunk, "events 0 to 1,000,000 of CD/events are damaged; copy it again"),
-    "heap.hdf5": (endless_heap, "its global heap is damaged; copy it again"),
+    # the text of 7 bytes in 8, and then the free space
+    "heap.hdf5": (partial(endless_heap, position=24, size=0), "its global heap is damaged; copy"),
+    "text.hdf5": (partial(endless_heap, position=0, size=2**64 - 1), "its global heap is damaged"),
     "unsized.h5": (written_rows, "does not specify the sensor's size; give --sensor"),
     "floats.h5": (
         lambda path: write_h5(path, {"CD/events": np.zeros(3)}),

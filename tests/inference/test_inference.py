@@ -101,6 +101,10 @@ def test_files_that_are_not_whole_are_refused(tiny_world, tmp_path):
             "histograms.size: .* is not allowed",
         ),
         (lambda _, r: r.update(kind="counting"), "kind: unknown task .counting."),
+        (
+            lambda _, r: r.update(seed=0),
+            "was written by another version of tespec, with the setting 'seed'; train again",
+        ),
         (lambda _, r: r["head"].update(channels=10**9), "head.channels: 1000000000 is not allowed"),
     ):
         changed, said = dict(tensors), deepcopy(recipe)

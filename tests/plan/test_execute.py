@@ -149,6 +149,7 @@ def test_a_requeued_job_saves_first_and_is_asked_for_again(tmp_path):
         ("partition=[", "--slurm partition=[: line 1: "),
         ("gpus_per_node=two", 'Parameter "gpus_per_node" expected type'),
         ("gpus_per_nod=1", "--slurm gpus_per_nod=1"),
+        ("time=12h", "--slurm time=12h: time=12h is no time limit such as 90, 12:00:00 or 1-12;"),
     ],
 )
 def test_wrong_parameters_of_jobs_are_refused(tmp_path, given, message):
@@ -164,9 +165,22 @@ def test_a_script_for_slurm_has_the_parameters_as_they_are_written(tmp_path, mon
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     given = ["time=1-12:00:30", "account=0123", "exclusive=true", "cpus_per_task=4"]
     lines = sbatch_script(make_executor("slurm", given, tmp_path / "jobs")).splitlines()
-    expected = ["time=1-12:00:30", "account=0123", "exclusive", "cpus-per-task=4"]
+    expected = ["time=2161", "account=0123", "exclusive", "cpus-per-task=4"]
     assert {f"#SBATCH --{words}" for words in expected} <= set(lines)
     assert not (tmp_path / "jobs").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "minutes"),
+    [
+        *(("90", 90), ("90:30", 91), ("12:00:00", 720), ("1:30:01", 91)),
+        *(("1-12", 2160), ("1-12:30", 2190), ("1-12:00:30", 2161)),
+    ],
+)
+def test_the_limit_after_which_a_job_is_not_requeued_is_that_of_sbatch(tmp_path, given, minutes):
+    pytest.importorskip("submitit")
+    executor = make_executor("local", [f"time={given}"], tmp_path)
+    assert executor._executor.parameters["timeout_min"] == minutes
 
 
 def test_a_job_that_sbatch_refuses_fails_alone(tmp_path):

@@ -100,7 +100,8 @@ def test_who_waits_for_a_killed_maker_goes_on_from_its_checkpoint_while_a_child_
         assert nobody == ""
     waiter = start()
     holder = f"process {maker.process.pid} on {os.uname().nodename}"
-    assert f"waiting for {holder}, which is computing it" in waiter.said_until("waiting")
+    waits = f"waiting for {holder}, which is computing it, to use its result; Ctrl-C ends only the"
+    assert waits in waiter.said_until("waiting")
     maker.process.kill()
     said = waiter.said_until("trains")
     os.kill(child, signal.SIGKILL)
@@ -145,6 +146,10 @@ def test_a_damaged_record_is_refused_on_all_ranks_or_overwritten(tmp_path, monke
             patch.setattr(runs, "is_first", is_first)
             patch.setattr(runs, "broadcast", lambda value: sent.append(value) or sent[0])
             compute_here()
+    record.write_text(whole.replace('"format": 5', '"format": 4'))
+    older = f"{record}: a record of another version; move it out of the results folder, and run"
+    with pytest.raises(UserError, match=older):
+        compute_here()
     compute_here(overwrite=True)
     assert json.loads(record.read_text())["metrics"] == json.loads(whole)["metrics"]
 

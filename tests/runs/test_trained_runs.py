@@ -77,6 +77,21 @@ def test_the_same_command_goes_on_where_it_stopped(straight, tiny_world, tmp_pat
     assert "peak_lr" in (tracking / "config.py").read_text()
 
 
+def test_an_unfinished_run_of_another_version_is_named_and_stays(
+    straight, tiny_world, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr("tespec.runs.identity.RESULTS_VERSION", 1)
+    with stopped_after(1), pytest.raises(KeyboardInterrupt):
+        run(tiny_world, tmp_path)
+    monkeypatch.undo()
+    (unfinished,) = (tmp_path / "runs").glob("evaluation-*")
+    record = run(tiny_world, tmp_path)
+    what = f"does not continue {unfinished}, an unfinished run of results version 1\n"
+    assert f"{record.name}: {what}" in capsys.readouterr().err
+    assert record.metrics == straight[1].metrics
+    assert (unfinished / "step-000000001.pt").exists()
+
+
 def test_parts_of_a_training_in_other_environments_are_listed(straight, tiny_world, tmp_path):
     for step, deterministic in ((1, False), (2, True), (4, False)):
         with stopped_after(step), pytest.raises(KeyboardInterrupt):

@@ -7,9 +7,12 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from matplotlib.figure import Figure
 
+from tespec.comparison.records import find_record
 from tespec.core.errors import UserError
 from tespec.core.files import sha256_of, write_all
+from tespec.pictures import save_figure
 from tespec.training.checkpoint import (
     OVERWRITTEN,
     newest_complete,
@@ -20,7 +23,7 @@ from tespec.training.checkpoint import (
     save_checkpoint,
     start_again,
 )
-from tespec.weights.files import write_weights
+from tespec.weights.files import read_weights, write_weights
 
 CONTENT = {
     "run": "a",
@@ -115,6 +118,9 @@ CALLS = {
     "save": ["mkdir", "open", "write", "fsync", "replace", "listdir", "unlink"],
     "write weights": ["mkdir", "open", "write", "fsync", "replace"],
     "write a record": ["mkdir", "open", "write", "fsync", "replace"],
+    "draw": ["mkdir", "savefig", "open", "fsync", "replace"],
+    "read weights": ["stat", "open", "read"],
+    "find a record": ["stat", "open", "read"],
     "resume": ["listdir", "stat", "open", "read"],
     "start again": ["stat", "open", "read"],
 }
@@ -151,7 +157,8 @@ def make_fail(patch, call, code):
             Path, "open", lambda *how, **more: FailingFile(real(*how, **more), call, failure)
         )
     else:
-        patch.setattr(os if call in ("fsync", "replace", "listdir") else Path, call, failure)
+        is_of_os = call in ("fsync", "replace", "listdir")
+        patch.setattr(os if is_of_os else Figure if call == "savefig" else Path, call, failure)
 
 
 @pytest.mark.parametrize("code", ERRORS, ids=errno.errorcode.get)
@@ -161,17 +168,24 @@ def make_fail(patch, call, code):
 def test_an_error_of_the_system_is_raised_and_loses_nothing(
     tmp_path, monkeypatch, action, call, code
 ):
-    folder, record, weights = (tmp_path / name for name in ("run", "record", "weights"))
-    record.write_text("old")
+    names = ("run", "runs/record.json", "weights.safetensors", "picture.png")
+    folder, record, weights, picture = (tmp_path / name for name in names)
+    record.parent.mkdir()
+    for path in (record, picture):
+        path.write_text("old")
     write_weights(weights, {"weight": torch.zeros(2)}, {})
     start_again(folder, record)
     for step in (1, 2):
         save_checkpoint(folder, step, CONTENT | {"step": step})
-    before = {path: path.read_bytes() for path in (record, weights, *folder.iterdir())}
+    files = (record, weights, picture)
+    before = {path: path.read_bytes() for path in [*files, *folder.iterdir()]}
     actions = {
         "save": lambda: save_checkpoint(folder, 3, CONTENT | {"step": 3}),
         "write weights": lambda: write_weights(weights, {"weight": torch.ones(2)}, {}),
         "write a record": lambda: write_all({record: "new"}),
+        "draw": lambda: save_figure(Figure((0.5, 0.5)), picture, dpi=20),
+        "read weights": lambda: read_weights(weights),
+        "find a record": lambda: find_record(tmp_path, "record"),
         "resume": lambda: newest_complete(folder),
         "start again": lambda: start_again(folder, record),
     }
@@ -184,7 +198,7 @@ def test_an_error_of_the_system_is_raised_and_loses_nothing(
     assert (read_checkpoint(path, "a")["step"], damaged) == (3 if saved else 2, [])
     if saved:
         path.unlink()
-    assert before == {path: path.read_bytes() for path in (record, weights, *folder.iterdir())}
+    assert before == {path: path.read_bytes() for path in [*files, *folder.iterdir()]}
 
 
 class Bomb:

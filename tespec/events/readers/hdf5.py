@@ -108,8 +108,8 @@ def has_datasets(path: Path, *names: str) -> bool:
 class Dataset(h5py.Dataset):
     """A dataset of which HDF5 decodes only sound chunks.
 
-    HDF5 trusts a compressed chunk to have the size of its shape: it crashes on a shorter one, and a
-    longer one may take any amount of memory. So the size is checked first.
+    HDF5 trusts a chunk to have the size of its shape: it crashes on a shorter one, and a longer one
+    may take any amount of memory. So the size is checked first.
     """
 
     def __init__(self, path: Path, dataset: h5py.Dataset) -> None:
@@ -151,7 +151,7 @@ class Dataset(h5py.Dataset):
             raise UserError(
                 self.path, f"{self.name[1:]} has the implausible shape {self.shape}", COPY_AGAIN
             )
-        if self.encoding and selected:
+        if self.chunks and selected:
             step = self.chunks[0]
             chunks = self.stored[selected.start // step : -(-selected.stop // step)]
             for chunk in chunks[chunks["at"] >= 0].tolist():
@@ -262,16 +262,16 @@ def _check_heaps(path: Path, stored: Dataset) -> None:
 
 
 def _is_sound_heap(content: bytes, start: int) -> bool:
-    """Whether each object of a global heap has a size (HDF5 File Format Specification, III.E)."""
+    """Whether the objects of a global heap fit into it (HDF5 File Format Specification, III.E)."""
     header = HEAP_OBJECT.size
     size = int.from_bytes(content[start + 8 : start + 16], "little")
-    last = min(start + size, len(content)) - header
+    end = min(start + size, len(content))
     position = start + 16
-    while position <= last:
+    while position <= end - header:
         index, size = HEAP_OBJECT.unpack_from(content, position)
         # object 0 is the free space, with its header
         step = size if index == 0 else header + -(-size // 8) * 8
-        if step < header:
+        if not header <= step <= end - position:
             return False
         position += step
     return True
