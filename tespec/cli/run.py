@@ -28,6 +28,7 @@ app = new_app(
         "run --method tespec --task ddd17 --data sample",
         "run --model runs/NAME/model.safetensors --predict drive.raw --out pictures",
         "run --model runs/NAME/model.safetensors --history",
+        "run --reproduce results/runs/NAME.json",
     ),
 )
 pretrain_app = new_app(
@@ -51,20 +52,31 @@ def run(
     ] = None,
     setup: Setup = Setup(),
     prediction: PredictOptions = PredictOptions(),
+    reproduce: Annotated[
+        str,
+        Parameter(help="compute a record again and compare: its FILE, or its name in --results"),
+    ] = "",
     given: Given,
-) -> None:
+) -> int:
     """Fine-tune a method's backbone on a task and evaluate it: one cell of the tables.
 
     Settings: the task's config, then --profile, then --set; the later one wins (--describe TASK
     shows them).
+
+    Returns:
+        Exit code: 1 if tables would show another number for the record of --reproduce.
     """
+    if reproduce:
+        from tespec.cli.reproduce import run_again
+
+        return run_again(reproduce, setup, given)
     if list_ or describe or prediction.model:
         register_methods(cell.plugins)
     else:
         check_cell(cell)
     if list_:
         print_names()
-        return
+        return 0
     from tespec.cli import cells
 
     if describe:
@@ -77,6 +89,7 @@ def run(
         cells.print_cost(cell, setup)
     else:
         cells.run_cell(cell, setup, given)
+    return 0
 
 
 def print_names() -> None:
