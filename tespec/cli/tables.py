@@ -144,8 +144,8 @@ def print_check(results: Path) -> int:
     from tespec.comparison.check import check_records
 
     count, problems = check_records(results)
-    print(*map(one_line, problems), sep="\n", end="\n" if problems else "")
-    print(f"{count} records, {f'{len(problems)} problems' if problems else 'no problem'}")
+    summary = f"{count} records, {f'{len(problems)} problems' if problems else 'no problem'}"
+    print(*map(one_line, problems), summary, sep="\n")
     return 1 if problems else 0
 
 

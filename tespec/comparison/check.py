@@ -11,10 +11,10 @@ from tespec.comparison.records import (
     Record,
     iter_files,
 )
-from tespec.metrics import Score
 from tespec.registry import shipped_methods
 
 LARGEST = 1_000_000  # bytes of a file
+HIGHEST = {"%": 100.0, "": 1.0}  # score by unit; errors have no limit
 # kinds whose method need not be registered
 WITHOUT_METHOD = ("reference", "control", "predictions")
 
@@ -84,11 +84,7 @@ def _problems(record: Record) -> Iterator[str]:
     for part, numbers in parts.items():
         for metric in record.scores.keys() & numbers.keys():
             value = numbers[metric]
-            if value is not None and not 0 <= value <= _highest(record.scores[metric]):
+            score = record.scores[metric]
+            highest = HIGHEST.get(score.unit, inf) if score.better == "higher" else inf
+            if value is not None and not 0 <= value <= highest:
                 yield f"{metric} {value:g} is out of bounds ({part})"
-
-
-def _highest(score: Score) -> float:
-    """Greatest value of a score: a percentage or a ratio, or an error without a limit."""
-    limits = {"%": 100.0, "": 1.0}
-    return limits.get(score.unit, inf) if score.better == "higher" else inf
