@@ -219,6 +219,7 @@ def _facts_of_cell(
 
 def _facts_of_run(record: Record) -> dict[str, Any]:
     is_file = isinstance(record.pretraining, str)
+    settings = record.config | record.cell.overrides  # of predictions, changed ones alone
     return {
         "seed": record.seed,
         "pretraining_seed": None if is_file else record.pretraining,
@@ -235,7 +236,7 @@ def _facts_of_run(record: Record) -> dict[str, Any]:
         **{name: record.cost.get(name) for name in COSTS},
         "training_hours": record.time["train"] / 3600 if "train" in record.time else None,
         "seen": "; ".join(f"{kind}: {which}" for kind, which in record.weights.seen.items()),
-        "tta": record.config.get("test_time_augmentation", "none") != "none",
+        "tta": settings.get("test_time_augmentation", "none") != "none",
     }
 
 

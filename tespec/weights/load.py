@@ -16,16 +16,8 @@ from tespec.models import Backbone, build_backbone
 from tespec.models.backbone import backbones
 from tespec.models.layers import padded_size
 from tespec.weights.files import problem_of, read_recipe, read_tensors, write_weights
-from tespec.weights.formats import Converted, convert, recognise, stem_of
-from tespec.weights.released import (
-    FORMATS,
-    IMAGENET_SIZE,
-    LSTMS,
-    PARTS,
-    SWIN,
-    TESPEC,
-    CheckpointFormat,
-)
+from tespec.weights.formats import Converted, convert, original_format, recognise, stem_of
+from tespec.weights.released import IMAGENET_SIZE, LSTMS, PARTS, SWIN, TESPEC
 
 DEFAULT_BINS = 10
 PREFIX = "timm:"
@@ -69,23 +61,15 @@ class WeightsReport:
     def facts(self) -> dict[str, Any]:
         """Facts about the weights for a record."""
         names = ("source", "sha256", "coverage", "loaded", "format")
-        published = _published_format(self.recipe, self.format)
+        published = original_format(self.recipe, self.format)
         return {name: getattr(self, name) for name in names} | {
-            "seen": dict(published.seen) if published else {},
-            "doubt": published.doubt if published else "",
+            "seen": dict(published.seen),
+            "doubt": published.doubt,
             "data_fingerprint": self.recipe.get("data_fingerprint", ""),
             "adapted": list(self.adapted),
             "unused": list(self.unused),
             "fresh": list(self.random),
         }
-
-
-def _published_format(recipe: Mapping[str, Any], name: str = "") -> CheckpointFormat | None:
-    """Format of a published file, also of a converted one, by the name of its file's format."""
-    source = recipe.get("source")  # of a converted file
-    if isinstance(source, dict):
-        name = source.get("format", "")
-    return next((known for known in FORMATS if known.name == name), None)
 
 
 def random_parts(names: Sequence[str]) -> str:
@@ -311,11 +295,10 @@ def pretraining_data_of(path: Path) -> PretrainingData:
         return PretrainingData(
             str(recipe.get("dataset", "") if is_sample else recipe["data"]), is_sample
         )
-    if not recipe:
-        checkpoint_format = recognise(read_tensors(path)[0])[1]
-        return PretrainingData(checkpoint_format.data if checkpoint_format else "")
-    published = _published_format(recipe)
-    return PretrainingData(published.data if published else "")
+    if recipe:
+        return PretrainingData(original_format(recipe).data)
+    checkpoint_format = recognise(read_tensors(path)[0])[1]
+    return PretrainingData(checkpoint_format.data if checkpoint_format else "")
 
 
 def require_same_labels(
