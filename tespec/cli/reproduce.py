@@ -91,11 +91,14 @@ def command_of(record: Record) -> list[str]:
     if processes != 1:
         command += ["torch.distributed.run", "--nproc-per-node", str(processes), "-m"]
         program = "tespec.cli"
-    words = record.command.partition(f"{program} ")[2]
-    if words.partition(" ")[0] not in ("run", "pretrain"):
+    try:
+        words = shlex.split(record.command.partition(f"{program} ")[2])
+    except ValueError:  # a quote without its end
+        words = []
+    if words[:1] not in (["run"], ["pretrain"]):
         what = f"its command is not `tespec run` or `tespec pretrain`: {record.command!r}"
         raise UserError(record.name, what, "compute it in another way")
-    return [*command, "tespec.cli", *shlex.split(words)]
+    return [*command, "tespec.cli", *words]
 
 
 def compare(old: Record, new: Record) -> tuple[bool, list[str]]:

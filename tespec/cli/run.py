@@ -28,7 +28,6 @@ app = new_app(
         "run --method tespec --task ddd17 --data sample",
         "run --model runs/NAME/model.safetensors --predict drive.raw --out pictures",
         "run --model runs/NAME/model.safetensors --history",
-        "run --reproduce results/runs/NAME.json",
     ),
 )
 pretrain_app = new_app(
@@ -54,7 +53,7 @@ def run(
     prediction: PredictOptions = PredictOptions(),
     reproduce: Annotated[
         str,
-        Parameter(help="compute a record again and compare: its FILE, or its name in --results"),
+        Parameter(help="compute a record (FILE or NAME) again; exit code 1: tables would differ"),
     ] = "",
     given: Given,
 ) -> int:

@@ -11,8 +11,9 @@ from tespec.comparison.cell import OWN_WEIGHTS
 from tespec.comparison.export import print_table, write_tables
 from tespec.comparison.frame import to_frame
 from tespec.comparison.gains import gains_table
-from tespec.comparison.records import REPORTED, write_record
+from tespec.comparison.records import REPORTED, read_records, write_record
 from tespec.comparison.tables import make_tables
+from tespec.report import run_facts
 from tespec.weights.load import WeightsReport
 from tespec.weights.released import FORMATS
 
@@ -89,6 +90,11 @@ def test_a_reported_record_is_a_row_until_it_is_computed_here(tmp_path):
     frame = tespec.results(tmp_path)
     main = frame[frame.main].set_index("method")
     assert main.status.to_dict() == {"scratch": "computed", "tespec": "reported"}
+    # A plan computes what others have only reported.
+    assert [made.cell.method for made in read_records(tmp_path)[0]] == ["scratch"]
+    assert run_facts(main.loc["tespec"].to_dict())["what"].startswith(
+        "Tespec, Swin-T/7, recurrent, reported;"
+    )
     (table,) = make_tables(frame, only=["segmentation"], measured=True)
     scores = dict(zip(table.cells.index.get_level_values(1), table.cells.iloc[:, 0], strict=True))
     assert scores["Tespec"].startswith("50.00 (1, reported)")
@@ -119,6 +125,9 @@ def test_rescored_predictions_are_named_by_the_user_and_have_no_network():
     (table,) = make_tables(to_frame([made, record()]), only=["segmentation"], measured=True)
     assert ("Mine", "My net", "-", "no", "-") in [*table.cells.index]
     assert cell(kind="predictions", backbone="").network == "-"
+    changed = {"test_time_augmentation": "flip"}  # their settings hold only what was changed
+    augmented = record("mine", kind="predictions", backbone="", overrides=changed)
+    assert to_frame([augmented])[["status", "tta"]].to_numpy()[0].tolist() == ["rescored", True]
 
 
 def test_the_facts_of_published_weights_reach_the_record():

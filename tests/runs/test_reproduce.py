@@ -89,6 +89,7 @@ def test_a_run_that_was_computed_here_before_is_not_replaced(prior, tmp_path):
     [
         ("rm -rf /", "its command is not `tespec run` or `tespec pretrain`: 'rm -rf /'"),
         ("tespec data prepare dsec /data", "its command is not `tespec run`"),
+        ("tespec run --data 'x", "its command is not `tespec run`"),
         ("python evil.py", "its command is not `tespec run`"),
         ("", "its command is not `tespec run`"),
     ],
