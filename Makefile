@@ -14,7 +14,7 @@ PYTEST = OMP_NUM_THREADS=$(THREADS) NUMBA_NUM_THREADS=$(THREADS) $(BIN)/python -
 export PYTHON PIP_ARGS
 unexport PYTHONPATH
 
-.PHONY: help demo setup test test-slow test-pythons test-real test-anywhere golden soak gpu lint clean
+.PHONY: help demo setup test test-slow test-pythons test-real test-anywhere golden study soak gpu lint clean
 # Two pip processes in one environment conflict, whatever -j says.
 .NOTPARALLEL:
 
@@ -58,6 +58,9 @@ test-on-sse test-on-avx2 test-on-avx512: test-on-%: .venv/dev.stamp
 
 golden: .venv/dev.stamp  ## recompute the values of tests/golden; ONLY=metrics: only one family or case
 	GOLDEN=write $(PYTEST) tests/golden -n 0 -k "$(ONLY)"
+
+study: .venv/dev.stamp  ## replace results/sample by the records of the folder RESULTS, with tables and scores.csv
+	STUDY=$(abspath $(RESULTS)) $(PYTEST) tests/comparison/test_study.py -n 0
 
 soak: .venv/dev.stamp  ## kill trainings and read damaged files for an hour
 	$(BIN)/python tools/kills.py --kills 1000 --minutes 30

@@ -318,12 +318,18 @@ def resolve_setup(setup: Setup, given: Sequence[str], profile: str | None, data:
     return setup
 
 
-def _repeated(given: Sequence[str]) -> Iterator[str]:
-    """Yield arguments without omitted options, and with absolute paths."""
+def by_option(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield the words of a command line with the option that each belongs to, such as "--data"."""
     option = ""
-    for word in given:
+    for word in words:
         if word.startswith("--"):
             option = word.partition("=")[0]
+        yield option, word
+
+
+def _repeated(given: Sequence[str]) -> Iterator[str]:
+    """Yield arguments without omitted options, and with absolute paths."""
+    for option, word in by_option(given):
         if option in OMITTED:
             continue
         # of an option, and of weights in a setting

@@ -51,20 +51,31 @@ def run(
     ] = None,
     setup: Setup = Setup(),
     prediction: PredictOptions = PredictOptions(),
+    reproduce: Annotated[
+        str,
+        Parameter(help="compute a record (FILE or NAME) again; exit code 1: tables would differ"),
+    ] = "",
     given: Given,
-) -> None:
+) -> int:
     """Fine-tune a method's backbone on a task and evaluate it: one cell of the tables.
 
     Settings: the task's config, then --profile, then --set; the later one wins (--describe TASK
     shows them).
+
+    Returns:
+        Exit code: 1 if tables would show another number for the record of --reproduce.
     """
+    if reproduce:
+        from tespec.cli.reproduce import run_again
+
+        return run_again(reproduce, setup, given)
     if list_ or describe or prediction.model:
         register_methods(cell.plugins)
     else:
         check_cell(cell)
     if list_:
         print_names()
-        return
+        return 0
     from tespec.cli import cells
 
     if describe:
@@ -77,6 +88,7 @@ def run(
         cells.print_cost(cell, setup)
     else:
         cells.run_cell(cell, setup, given)
+    return 0
 
 
 def print_names() -> None:

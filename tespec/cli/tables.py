@@ -11,12 +11,13 @@ from tespec.core.paths import RESULTS
 from tespec.core.progress import log
 
 # prefixes of the notes that are printed
-PRINTED_NOTES = ("Measured on different machines", "Not shown", "95 %")
+PRINTED_NOTES = ("Measured on different machines", "Not shown", "95 %", "Reproduced")
 app = new_app(
     "tables",
     help_epilogue=examples(
         "tables --only segmentation --measured",
         "tables --rank full,frozen",
+        "tables --check results",
     ),
 )
 report_app = new_app(
@@ -44,6 +45,10 @@ def tables(
     where: Annotated[
         tuple[str, ...], Parameter(help="filter by KEY=VALUE, e.g. data=sample; repeatable")
     ] = (),
+    check: Annotated[
+        Path | None,
+        Parameter(help="check the records of this results folder instead: docs/submit.md"),
+    ] = None,
     by: Annotated[str, Parameter(help="show one column per value, e.g. of label_fraction")] = "",
     results: Annotated[
         Path, Parameter(help="folder that contains runs/ (default: results)", show_default=False)
@@ -60,8 +65,12 @@ def tables(
     version.
 
     Returns:
-        Exit code: 1 if a damaged record was skipped.
+        Exit code: 1 if a damaged record was skipped, or --check found a problem.
     """
+    if check:
+        chosen = (only, measured, gains, rank, frozen, where, by, out)
+        refuse(any(chosen) or results != RESULTS, "--check cannot be combined with other options")
+        return print_check(check)
     refuse(
         bool((gains or rank) and (only or measured or by)) or bool(gains and rank),
         "--gains and --rank cannot be combined with each other, --only, --measured or --by",
@@ -127,6 +136,16 @@ def tables(
     ]
     if earlier:
         print(f"Not of this command: {len(earlier)} files there, such as {min(earlier)}")
+    return 1 if problems else 0
+
+
+def print_check(results: Path) -> int:
+    """Print the problems of a folder of records; returns the exit code: 1 if there are any."""
+    from tespec.comparison.check import check_records
+
+    count, problems = check_records(results)
+    summary = f"{count} records, {f'{len(problems)} problems' if problems else 'no problem'}"
+    print(*map(one_line, problems), summary, sep="\n")
     return 1 if problems else 0
 
 

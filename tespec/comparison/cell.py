@@ -26,7 +26,9 @@ PAPER = "paper"  # profile with the paper's settings
 NETWORKS = {"swin_tiny": "Swin-T/7", "resnet50": "ResNet50"}
 Name = Annotated[str, Field(pattern=r"^[^/\x00-\x1f]+$")]  # part of file names
 Arch = Literal["recurrent", "feedforward"]
-Kind = Literal["evaluation", "pretraining", "probe", "reference", "control", "history"]
+Kind = Literal[
+    "evaluation", "pretraining", "probe", "reference", "control", "history", "predictions"
+]
 
 
 @pydantic.dataclasses.dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
@@ -118,21 +120,43 @@ def differences(old: Cell, new: Cell) -> dict[str, tuple[Any, Any]]:
         The values of both, by dotted name of the facts that differ, such as
         "start.overrides.objective.mask.ratio"; None for a fact that one of them lacks.
     """
-    return _differing(asdict(old), asdict(new))
+    return differing(asdict(old), asdict(new))
 
 
-def _differing(
+def differing(
     old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
 ) -> dict[str, tuple[Any, Any]]:
+    """Compare nested facts.
+
+    Args:
+        old: facts by name.
+        new: other facts.
+        prefix: of the dotted names.
+
+    Returns:
+        As `differences`.
+    """
     changed: dict[str, tuple[Any, Any]] = {}
     for key in {**old, **new}:
         before = old.get(key)
         after = new.get(key)
         if isinstance(before, Mapping) and isinstance(after, Mapping):
-            changed |= _differing(before, after, f"{prefix}{key}.")
+            changed |= differing(before, after, f"{prefix}{key}.")
         elif before != after:
             changed[f"{prefix}{key}"] = (before, after)
     return changed
+
+
+def format_changes(changed: Mapping[str, tuple[Any, Any]]) -> str:
+    """Format what `differing` returns with the recorded and the present value; None: default."""
+
+    def text(value: Any) -> str:
+        return f"{'default' if value is None else value!s:.40}" or "none"
+
+    return ", ".join(
+        f"{key} ({text(recorded)} there, {text(present)} here)"
+        for key, (recorded, present) in changed.items()
+    )
 
 
 def start_of(

@@ -6,7 +6,7 @@ It has one row per record, metric and group of frames.
 from __future__ import annotations
 
 import hashlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from fnmatch import fnmatchcase
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from tespec.comparison.cell import RESULTS_VERSION, SAMPLE, Cell
 from tespec.comparison.published import published_frame
-from tespec.comparison.records import Record, iter_records
+from tespec.comparison.records import REPORTED, Record, iter_records
 from tespec.core.errors import UserError
 from tespec.core.paths import RESULTS
 from tespec.core.settings import suggest
@@ -28,12 +28,15 @@ COSTS = ["backbone_parameters", "head_parameters", "training_hours", "inference_
 OF_CELL = [
     *["cell", *FACTS, "evaluation", "network", "pretraining_data", "pretraining_profile"],
     *["pretraining_overrides", "data_fingerprint", "pretraining_fingerprint"],
+    "mark",
 ]
 OF_RUN = [
     *["seed", "pretraining_seed", "weights", "classes", "recordings", "title", "group", "machine"],
     *["revision", "written", "name", "command", *COSTS],
+    *["status", "seen", "tta", "reported_on"],
 ]
 OF_NUMBER = ["metric", "frames", "value", "unit", "better", "main", "metric_title", "partial"]
+OF_NUMBER += ["reported_value"]
 COLUMNS = [*OF_CELL, *OF_RUN, *OF_NUMBER]
 ALL_FRAMES = "all"
 # Columns that identify a row and a measured column of a table.
@@ -88,6 +91,11 @@ SETTING_WORDS: dict[str, tuple[Any, str]] = {
     "results_version": (RESULTS_VERSION, "results version {}"),
 }
 MEASURED = "measured"
+# Statuses of records, besides `REPORTED`.
+COMPUTED = "computed"
+RESCORED = "rescored"  # predictions of others, scored here
+REPRODUCED = "reproduced"  # reported, and computed here as well
+TTA = "TTA"
 
 
 def results(folder: str | Path | None = None) -> pd.DataFrame:
@@ -112,33 +120,49 @@ def results(folder: str | Path | None = None) -> pd.DataFrame:
         "all" for overall numbers, `value` is NaN for numbers that are not finite, and `main` marks
         the task's main metric. `classes` and `recordings` count those with a score. `partial` is
         "2 of 3 classes" (or recordings or frames) for a mean that leaves some out, else "".
+        `status` is "computed", "rescored", "reported" or "reproduced", which has the value that was
+        reported in `reported_value`. `mark` lists what readers must know of the initial weights.
         `attrs["left_out"]` lists files that are not records.
 
     Raises:
         UserError: the folder does not exist, or is not a results folder.
     """
     problems: list[str] = []
+    folder = RESULTS if folder is None else Path(folder)
     # One record at a time, as thousands of them need a gigabyte.
-    frame = to_frame(iter_records(RESULTS if folder is None else Path(folder), problems))
+    sent = folder / REPORTED
+    frame = to_frame(
+        iter_records(folder, problems), iter_records(sent, problems) if sent.is_dir() else ()
+    )
     frame = frame.sort_values("name", kind="stable", ignore_index=True)
     frame.attrs["left_out"] = problems
     return frame
 
 
-def to_frame(records: Iterable[Record]) -> pd.DataFrame:
-    """Convert records, whose names are distinct, to the DataFrame that `results` returns."""
+def to_frame(records: Iterable[Record], reported: Iterable[Record] = ()) -> pd.DataFrame:
+    """Convert records to the DataFrame that `results` returns.
+
+    Args:
+        records: with distinct names.
+        reported: sent by others. One with the key and data of a record is its `reported_value`
+            instead of a row.
+    """
     import pandas as pd  # takes half a second, too long before a usage error
 
     cells: dict[tuple[str, ...], dict[str, Any]] = {}
     runs = []
     numbers: list[tuple[Any, ...]] = []
-    for record in records:
-        data = (record.data_fingerprint, record.weights.data_fingerprint)
-        identity = (record.cell.text, *data)
+    for record, status, other in _with_status(records, reported):
+        weights = record.weights
+        identity = (
+            *(record.cell.text, record.data_fingerprint, weights.data_fingerprint),
+            *weights.marks,
+        )
         if identity not in cells:
-            cells[identity] = _facts_of_cell(record.cell, *data)
-        runs.append(_facts_of_run(record) | {"cell": cells[identity]["cell"]})
-        numbers += _numbers(record)
+            cells[identity] = _facts_of_cell(record.cell, *identity[1:])
+        runs.append(_facts_of_run(record) | {"cell": cells[identity]["cell"], "status": status})
+        runs[-1]["reported_on"] = other.environment.summary if other else ""
+        numbers += _numbers(record, other)
     of_runs = pd.DataFrame(runs, columns=["cell", *OF_RUN])
     # The type that pandas would choose has no integers beside missing values.
     of_runs["pretraining_seed"] = pd.Series([run["pretraining_seed"] for run in runs], dtype=object)
@@ -146,14 +170,34 @@ def to_frame(records: Iterable[Record]) -> pd.DataFrame:
     frame = pd.DataFrame(numbers, columns=["name", *OF_NUMBER])
     frame = frame.merge(of_runs, on="name", validate="many_to_one")
     frame = frame.merge(pd.DataFrame(cells.values(), columns=OF_CELL), on="cell")
-    types = dict.fromkeys(["value", *COSTS], "float64") | {"main": "bool"}
+    types = dict.fromkeys(["value", "reported_value", *COSTS], "float64")
+    types |= {"main": "bool", "tta": "bool"}
     return frame[COLUMNS].astype(types)
 
 
-def _facts_of_cell(cell: Cell, *fingerprints: str) -> dict[str, Any]:
+def _with_status(
+    records: Iterable[Record], reported: Iterable[Record]
+) -> Iterator[tuple[Record, str, Record | None]]:
+    """Yield records with their status, and the reported record that a reproduced one repeats."""
+    others = {(record.key, record.data_fingerprint): record for record in reported}
+    computed: set[Any] = set()
+    for record in records:
+        question = (record.key, record.data_fingerprint)
+        computed |= {question, record.name}
+        other = others.get(question)
+        status = RESCORED if record.cell.kind == "predictions" else COMPUTED
+        yield record, REPRODUCED if other else status, other
+    for question, record in others.items():
+        if not computed & {question, record.name}:
+            yield record, REPORTED, None
+
+
+def _facts_of_cell(
+    cell: Cell, fingerprint: str, pretraining_fingerprint: str, *marks: str
+) -> dict[str, Any]:
     start = cell.start if isinstance(cell.start, Cell) else None
     changed = start.overrides if start else {}
-    identity = "\n".join([cell.text, *fingerprints])
+    identity = "\n".join([cell.text, fingerprint, pretraining_fingerprint, *marks])
     return {
         **{name: getattr(cell, name) for name in FACTS},
         "cell": hashlib.sha256(identity.encode()).hexdigest()[:12],
@@ -167,13 +211,15 @@ def _facts_of_cell(cell: Cell, *fingerprints: str) -> dict[str, Any]:
         "pretraining_overrides": settings_text(
             {key: value for key, value in changed.items() if key != "objective_version"}
         ),
-        "data_fingerprint": fingerprints[0],
-        "pretraining_fingerprint": fingerprints[1],
+        "data_fingerprint": fingerprint,
+        "pretraining_fingerprint": pretraining_fingerprint,
+        "mark": ", ".join(marks),
     }
 
 
 def _facts_of_run(record: Record) -> dict[str, Any]:
     is_file = isinstance(record.pretraining, str)
+    settings = record.config | record.cell.overrides  # of predictions, changed ones alone
     return {
         "seed": record.seed,
         "pretraining_seed": None if is_file else record.pretraining,
@@ -189,6 +235,8 @@ def _facts_of_run(record: Record) -> dict[str, Any]:
         "command": record.command,
         **{name: record.cost.get(name) for name in COSTS},
         "training_hours": record.time["train"] / 3600 if "train" in record.time else None,
+        "seen": "; ".join(f"{kind}: {which}" for kind, which in record.weights.seen.items()),
+        "tta": settings.get("test_time_augmentation", "none") != "none",
     }
 
 
@@ -214,8 +262,9 @@ def settings_text(settings: Mapping[str, Any]) -> str:
     return ", ".join(f"{key}={as_text(settings[key])}" for key in sorted(settings))
 
 
-def _numbers(record: Record) -> Iterator[tuple[Any, ...]]:
+def _numbers(record: Record, reported: Record | None) -> Iterator[tuple[Any, ...]]:
     """Yield the record's name and each of its numbers, with the columns `OF_NUMBER`."""
+    others = {ALL_FRAMES: reported.metrics, **reported.groups} if reported else {}
     main = next(iter(record.scores), next(iter(record.metrics), ""))
     texts = record.protocol.get("partial means", "").split("; ")
     # see `tespec.metrics.partial_means`
@@ -229,6 +278,7 @@ def _numbers(record: Record) -> Iterator[tuple[Any, ...]]:
                 *((score.unit, score.better) if score else ("", "")),
                 *(is_main, score.title if score else metric),
                 partial.get(f"{frames} {metric}", ""),
+                others.get(frames, {}).get(metric),
             )
 
 
@@ -237,7 +287,7 @@ def select(
     where: Mapping[str, str],
     by: str = "",
     free: Iterable[str] = (),
-    kinds: Sequence[str] = ("evaluation", "reference", "control"),
+    kinds: Sequence[str] = ("evaluation", "predictions", "reference", "control"),
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Select the records that tables show.
 
@@ -253,7 +303,8 @@ def select(
 
     Returns:
         The selected rows with the additional columns `label`, the method's title, and `column`, the
-        name of the measured column, both with the facts that distinguish them; and the other rows
+        name of the measured column, both with the facts that distinguish them, and with `mark`
+        behind `pretraining_data`; and the other rows
         of these filters and frames, whose additional column `reason` is the column of `DEFAULTS` or
         `VERSIONS` that left them out. Columns that are not in `where`, `by` or `free` have the
         values of `DEFAULTS`.
@@ -329,6 +380,9 @@ def _named(chosen: pd.DataFrame, by: str) -> pd.DataFrame:
         label=[cell["label"] for cell in cells], column=[cell["column"] for cell in cells]
     )
     types = {"label": "str", "column": "str"}  # also without rows
+    data = chosen["pretraining_data"]
+    data = data.where(chosen["mark"] == "", data + "; " + chosen["mark"])
+    chosen = chosen.assign(pretraining_data=data)
     return chosen.merge(names.astype(types), on=["cell", "frames"])
 
 
@@ -371,6 +425,22 @@ def matches(values: pd.Series[Any], pattern: str) -> pd.Series[bool]:
 def as_text(value: Any) -> str:
     """Format a value of the frame for display and for filters."""
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def remarks(statuses: Sequence[str], augmented: int) -> list[str]:
+    """Count the runs of a mean that are not simply computed here, such as "2 reported".
+
+    Args:
+        statuses: of the runs.
+        augmented: number of runs with test-time augmentation.
+
+    Returns:
+        Words; without a number if they hold for all runs.
+    """
+    counts = Counter(status for status in statuses if status != COMPUTED)
+    counts[TTA] = augmented
+    of_all = len(statuses)
+    return [word if n == of_all else f"{n} {word}" for word, n in counts.items() if n]
 
 
 def setting_name(facts: Mapping[Any, Any]) -> str:

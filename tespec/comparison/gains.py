@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from tespec.comparison import statistics
-from tespec.comparison.frame import COLUMN, MEASURED, PROTOCOL, notes_on, select
+from tespec.comparison.frame import COLUMN, MEASURED, PROTOCOL, notes_on, remarks, select
 from tespec.comparison.published import task_titles
 from tespec.comparison.tables import (
     ACCUMULATED,
@@ -76,6 +76,8 @@ def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] = {
             notes = [gain.note if base else f"no {baseline} with {facts['network']}"]
             if len(bases) > 1:
                 notes.append(f"over {base}".replace("\n", ", ").removesuffix(", -"))
+            both = network[network["row"].isin([facts["row"], base])]
+            notes += remarks([*both["status"]], sum(both["tta"]))
             if base and machines[base] != machines[facts["row"]]:
                 notes.append("another machine")
             note = "; ".join(filter(None, notes))

@@ -35,6 +35,7 @@ from tespec.core.paths import PACKAGES, REPOSITORY, RESULTS
 from tespec.metrics import Score
 
 ARCHIVE = "records.jsonl.gz"  # finished records in one file, one per line
+REPORTED = "reported"  # folder of records that others sent, a results folder itself
 
 # Losses that gradient accumulation computes on one micro-batch at a time, not on the full batch.
 PER_MICRO_BATCH = "batch normalisation, Dice, contrastive losses and their queues"
@@ -63,6 +64,18 @@ class Weights(BaseModel):
     source: str = ""  # name of the file
     sha256: str = ""
     data_fingerprint: str = ""  # of the data that the initial weights learned from
+    # of a published file, see `tespec.weights.released.CheckpointFormat`
+    seen: dict[str, str] = {}
+    doubt: str = ""
+    # how a first convolution of other input channels was used, "" if they match
+    stem: Literal["", "repeated", "new"] = ""
+
+    @property
+    def marks(self) -> list[str]:
+        """What readers of a result must know of the initial weights, such as "images seen"."""
+        stems = {"repeated": "stem repeated", "new": "new stem"}
+        words = [f"{kind} seen" for kind in self.seen] + [stems.get(self.stem, ""), self.doubt]
+        return [*filter(None, words)]
 
 
 class Environment(BaseModel):
@@ -85,6 +98,12 @@ class Environment(BaseModel):
         if self.device not in ("", "cpu"):
             return self.device
         return f"{self.cpu}, {self.threads or '?'} threads"
+
+    @property
+    def summary(self) -> str:
+        """Machine, torch and revision."""
+        torch = self.packages.get("torch", "?")
+        return f"{self.machine}, torch {torch}, revision {self.revision[:8] or '?'}"
 
 
 class Record(BaseModel):
@@ -177,7 +196,7 @@ def find_record(results: Path, name: str) -> Record | None:
     """
     path = record_path(results, name)
     if path.is_file():
-        return _read_record(path)
+        return read_record(path)
     archived = _archived(results, name.__eq__)
     return archived[0]() if archived else None
 
@@ -215,6 +234,17 @@ def iter_records(
     Raises:
         UserError: the folder is not a results folder.
     """
+    names = set()
+    for record in iter_files(results, problems, prefixes):
+        if record.name not in names:
+            names.add(record.name)
+            yield record
+
+
+def iter_files(
+    results: Path, problems: list[str], prefixes: Collection[str] | None = None
+) -> Iterator[Record]:
+    """Yield the records of all files and lines, also repeated ones; see `iter_records`."""
     require_results_folder(results)
 
     def matches(name: str) -> bool:
@@ -222,22 +252,19 @@ def iter_records(
 
     paths = sorted((results / "runs").glob("*.json"))
     readers: list[Callable[[], Record]] = [
-        partial(_read_record, path) for path in paths if matches(path.stem)
+        partial(read_record, path) for path in paths if matches(path.stem)
     ]
     try:
         readers += _archived(results, matches)
     except UserError as error:
         problems.append(str(error))
-    names = set()
     for read in readers:
         try:
             record = read()
         except UserError as error:
             problems.append(str(error))
             continue
-        if record.name not in names:
-            names.add(record.name)
-            yield record
+        yield record
 
 
 def similar_records(results: Path, cell: Cell, seed: int) -> list[Record]:
@@ -265,7 +292,7 @@ def require_results_folder(results: Path) -> None:
     # Hidden files may be left by a process that was killed.
     names = {path.name for path in results.iterdir() if not path.name.startswith(".")}
     others = names - {"tables", "pictures", "report.html"}
-    if others and not names & {"runs", ARCHIVE}:
+    if others and not names & {"runs", ARCHIVE, REPORTED}:
         raise UserError(
             f"--results {results}",
             "is not a results folder",
@@ -305,7 +332,12 @@ def environment(device: str = "") -> dict[str, Any]:
     }
 
 
-def _read_record(path: Path) -> Record:
+def read_record(path: Path) -> Record:
+    """Read a file of one record.
+
+    Raises:
+        UserError: it cannot be read, is no record, or is not named after its content.
+    """
     try:
         content = regular_file(path).read_bytes()
     except (OSError, ValueError) as error:

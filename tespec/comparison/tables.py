@@ -20,15 +20,19 @@ from tespec.comparison.frame import (
     LEFT_OUT,
     MEASURED,
     PROTOCOL,
+    REPRODUCED,
+    RESCORED,
     ROW,
+    TTA,
     as_text,
     distinguish,
     matches,
     notes_on,
+    remarks,
     select,
 )
 from tespec.comparison.published import ABLATED, METRICS, NONE, TABLES, Ablation
-from tespec.comparison.records import PER_MICRO_BATCH
+from tespec.comparison.records import PER_MICRO_BATCH, REPORTED
 from tespec.core.errors import UserError
 from tespec.core.settings import suggest
 
@@ -55,8 +59,13 @@ FROZEN = (
     "Frozen: only the head is trained. Parts of a backbone that its pre-training lacks, such as "
     "the ConvLSTMs of a feed-forward one, keep their random values."
 )
+REMARKS = {
+    REPORTED: "Reported: a record that others sent; it is never bold.",
+    RESCORED: "Rescored: predictions of others, scored here.",
+    TTA: "TTA: test-time augmentation.",
+}
 ACCUMULATED = f"accumulate=N: {PER_MICRO_BATCH} use one of N micro-batches, not the whole batch."
-DATA = ["source", *COLUMNS, "label", "mark", "citation", "tta", "bold", "table"]  # of the long CSV
+DATA = ["source", *COLUMNS, "label", "citation", "bold", "table"]  # of the long CSV
 # Number of a table by column of the frame.
 Number = dict[Any, Any]
 HEADER = ["task", "metric", "is_measured", "level", "column"]
@@ -131,7 +140,7 @@ def make_tables(
     ablated = runs[(runs["pretraining_overrides"] != "") & (not is_varied)]
     not_compared = pd.concat([left_out, ablated.assign(reason="pretraining_overrides")[LEFT_OUT]])
     compared = [row for row in numbers if is_varied or not row["pretraining_overrides"]]
-    evaluated = {row["task"] for row in compared if row["kind"] == "evaluation"}
+    evaluated = {row["task"] for row in compared if row["kind"] in ("evaluation", "predictions")}
     custom = {
         _file_name(CUSTOM + task): task for task in sorted(evaluated - {*paper.task_titles()})
     }
@@ -157,7 +166,8 @@ def make_tables(
         shown = rows if measured else of_paper + rows
         if not shown:
             continue
-        notes = _notes(name, shown, rows)
+        of_rows = runs[runs["cell"].isin({row["cell"] for row in rows})]
+        notes = _notes(name, shown, rows, of_rows)
         notes += notes_on(frame, hidden[hidden["task"].isin(layout.tasks)])
         # Whole numbers stay whole in a table without published rows.
         data = both if of_paper else of_runs
@@ -231,8 +241,9 @@ def averaged(runs: pd.DataFrame, by: str = "") -> list[Number]:
     Returns:
         Columns of the first run of each cell, metric and group of frames, and: level, mean, std, n,
         finite (runs with a finite score), seeds, pretrainings (their numbers), machines, files (of
-        own weights), expected (runs, at most those of other cells), and text, such as "34.47 ± 0.25
-        (3 of 5)" if other cells of a column have five runs.
+        own weights), statuses, remarks (see `frame.remarks`), expected (runs, at most those of
+        other cells), and text, such as "34.47 ± 0.25 (3 of 5)" if other cells of a column have
+        five runs.
     """
     keys = [*dict.fromkeys(["cell", "metric", "frames", *([by] if by else [])])]
     draws = runs["pretraining_seed"].astype(object).where(runs["weights"] == "", runs["weights"])
@@ -245,6 +256,8 @@ def averaged(runs: pd.DataFrame, by: str = "") -> list[Number]:
         seeds=("seed", "nunique"),
         pretrainings=("draw", "nunique"),
         partial=("partial", "max"),
+        statuses=("status", list),
+        augmented=("tta", "sum"),
     )
     for name, column in (("machines", "machine"), ("files", "weights")):
         distinct = runs.drop_duplicates([*keys, column])
@@ -260,20 +273,29 @@ def averaged(runs: pd.DataFrame, by: str = "") -> list[Number]:
     draws = numbers["n"].groupby([*rivals, numbers["pretrainings"] > 0]).transform("max")
     numbers["expected"] = np.maximum(seeds, draws)
     rows: list[Number] = numbers.to_dict("records")
-    return [row | {"text": _text(row)} for row in rows]
+    for row in rows:
+        row["remarks"] = remarks(row["statuses"], row["augmented"])
+        row["text"] = _text(row)
+    return rows
 
 
 def _text(number: Number) -> str:
     n = number["n"]
-    if number["finite"] < n:
-        return f"not finite ({n - number['finite']} of {n})"
+    finite = number["finite"]
+    if finite < n:
+        return f"not finite ({', '.join([f'{n - finite} of {n}', *number['remarks']])})"
     is_complete = n == number["expected"] or number["kind"] == "reference"
     count = str(n) if is_complete else f"{n} of {number['expected']}"
-    count = ", ".join(filter(None, [count, number["partial"]]))
-    small = ".2e" if 0 < abs(number["mean"]) < 0.01 else ".3f"
-    digits = ".2f" if number["unit"] == "%" else small
+    count = ", ".join(filter(None, [count, number["partial"], *number["remarks"]]))
+    digits = digits_of(number["unit"], number["mean"])
     deviation = f" ± {number['std']:{digits}}" if n > 1 else ""
     return f"{number['mean']:{digits}}{deviation} ({count})"
+
+
+def digits_of(unit: str, value: float) -> str:
+    """Format of a number in tables: two digits after the point for percentages, else three."""
+    small = ".2e" if 0 < abs(value) < 0.01 else ".3f"
+    return ".2f" if unit == "%" else small
 
 
 def _comparison(
@@ -298,7 +320,7 @@ def _comparison(
     rows = []
     for row in numbers:
         if row["task"] in layout.tasks and row["metric"] in layout.metrics:
-            is_reference = row["kind"] != "evaluation"
+            is_reference = row["kind"] in ("reference", "control")
             group = "References" if is_reference else row["group"]
             place = {"block": 200 if is_reference else 100, "group": group, "order": 0}
             place = places.get(row["method"], place)
@@ -345,6 +367,7 @@ def _mark(rows: Sequence[Number]) -> list[str]:
     scores = defaultdict(list)
     for row in rows:
         is_ranked = row["kind"] == "evaluation" and row["finite"] == row["n"]
+        is_ranked &= REPORTED not in row["statuses"]
         sign = {"higher": 1, "lower": -1, "": 0}[row["better"]]
         row["score"] = sign * row["mean"] if is_ranked and sign else -math.inf
         scores[_header(row)].append(row["score"])
@@ -364,14 +387,21 @@ def _header(number: Number) -> tuple[Any, ...]:
     return tuple(number[name] for name in HEADER)
 
 
-def _notes(name: str, shown: Sequence[Number], rows: Sequence[Number]) -> list[str]:
-    """Explain the marks of published rows, and what the measured ones may differ in."""
+def _notes(
+    name: str, shown: Sequence[Number], rows: Sequence[Number], runs: pd.DataFrame
+) -> list[str]:
+    """Explain the marks of published rows, and what the measured ones and their runs differ in."""
     notes = []
     if name in TABLES:
         marks = paper.read_published(name)["marks"] | paper.read_published(paper.BEYOND)["marks"]
         used = "".join(number["label"] for number in shown)
         notes += [f"{mark} {text}." for mark, text in marks.items() if mark in used]
     notes += [AVERAGED] * bool(rows) + _mark(rows)
+    used = " ".join(word for row in rows for word in row["remarks"])
+    notes += [note for word, note in REMARKS.items() if word in used]
+    notes += _reproductions(runs)
+    of_weights = runs[runs["seen"] != ""].groupby(["label", "seen"], sort=False).size()
+    notes += [f"{label}: its initial weights have seen {seen}." for label, seen in of_weights.index]
     notes += [PARTIAL] * any(row["partial"] for row in rows)
     notes += [FROZEN] * any(row["frozen"] for row in rows)
     changed = [row[name] for row in rows for name in ("overrides", "pretraining_overrides")]
@@ -386,6 +416,22 @@ def _notes(name: str, shown: Sequence[Number], rows: Sequence[Number]) -> list[s
     if name.startswith(CUSTOM) and len(plugins) > 1:
         files = ", ".join(f"{plugin} ({label})" for plugin, label in plugins.items())
         notes.append(f"Plug-in files differ, and with them perhaps the task: {files}.")
+    return notes
+
+
+def _reproductions(runs: pd.DataFrame) -> list[str]:
+    """Compare the main score of each reproduced run with the reported one."""
+    main: list[Any] = runs[runs["main"] & (runs["status"] == REPRODUCED)].to_dict("records")
+    notes = []
+    for run in main:
+        digits = digits_of(run["unit"], run["value"])
+        difference = run["value"] - run["reported_value"]
+        notes.append(
+            f"Reproduced: {run['label']} on {run['task']}, seed {run['seed']}: {run['metric']} "
+            f"{run['value']:{digits}} here ({run['machine']}), "
+            f"{run['reported_value']:{digits}} reported ({run['reported_on']}), "
+            f"difference {difference:+{digits}}."
+        )
     return notes
 
 

@@ -16,7 +16,7 @@ from PIL import Image
 
 from tespec.comparison.cell import SAMPLE
 from tespec.comparison.export import to_html
-from tespec.comparison.frame import PROTOCOL, notes_on, select, setting_name
+from tespec.comparison.frame import PROTOCOL, notes_on, remarks, select, setting_name
 from tespec.comparison.frame import results as read_results
 from tespec.comparison.published import NONE
 from tespec.comparison.tables import make_tables
@@ -114,7 +114,8 @@ def run_facts(row: dict[Any, Any]) -> dict[str, Any]:
         name, what (the cell in words), seed, score, hours, machine and revision, date.
     """
     start = f"from {row['start']}" if row["start"] else ""
-    words = [row["title"], row["network"], ARCHITECTURES[row["arch"]], start]
+    words = [row["title"], row["network"], ARCHITECTURES[row["arch"]], start, row["mark"]]
+    words += remarks([row["status"]], row["tta"])
     score = NONE if pd.isna(row["value"]) else f"{row['value']:.4g} {row['unit']}"
     hours = row["training_hours"]
     return {

@@ -22,7 +22,7 @@ import torch
 from mmengine.visualization import BaseVisBackend
 
 from tespec.comparison import records
-from tespec.comparison.cell import Cell, differences, run_name
+from tespec.comparison.cell import Cell, differences, format_changes, run_name
 from tespec.comparison.records import Record
 from tespec.core.config import flattened
 from tespec.core.distributed import barrier, broadcast, is_first
@@ -304,7 +304,7 @@ def _reuse(run: Run, record: Record) -> Record:
         if recorded.get(key) != value
     }
     if changed:
-        log(f"{record.name} was made with different settings: {_format_changes(changed)}")
+        log(f"{record.name} was made with different settings: {format_changes(changed)}")
     return record
 
 
@@ -325,7 +325,7 @@ def _log_reason(run: Run) -> None:
             recorded = getattr(nearest, key)
             if not changed and recorded != getattr(run, key):
                 changed = {key: (recorded, getattr(run, key))}
-        what = f"differs in {_format_changes(changed)}"
+        what = f"differs in {format_changes(changed)}"
         names = _changed_data(run, nearest) if "data_fingerprint" in changed else []
         if names:
             what = f"used other data ({len(names)} changed): {', '.join(names[:SHOWN])}"
@@ -340,15 +340,3 @@ def _changed_data(run: Run, record: Record) -> list[str]:
         return []
     names = {**recorded, **run.data}
     return [name.partition("/")[2] for name in names if recorded.get(name) != run.data.get(name)]
-
-
-def _format_changes(changed: Mapping[str, tuple[Any, Any]]) -> str:
-    """Format changed settings with the recorded and the present value; None is the default."""
-
-    def text(value: Any) -> str:
-        return f"{'default' if value is None else value!s:.40}" or "none"
-
-    return ", ".join(
-        f"{key} ({text(recorded)} there, {text(present)} here)"
-        for key, (recorded, present) in changed.items()
-    )

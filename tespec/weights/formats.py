@@ -67,6 +67,22 @@ def convert(
     return converted._replace(tensors=converted.tensors | {stem: kernel}, repeated=(stem,))
 
 
+def original_format(recipe: Mapping[str, Any], name: str = TESPEC.name) -> CheckpointFormat:
+    """Format of the published file that weights are, or were converted from.
+
+    Args:
+        recipe: of the weights.
+        name: format of weights that were not converted.
+
+    Returns:
+        The format; this harness's for its own weights and unknown names.
+    """
+    source = recipe.get("source")
+    if isinstance(source, dict):
+        name = source.get("format", name)
+    return next((known for known in FORMATS if known.name == name), TESPEC)
+
+
 def stem_of(tensors: Mapping[str, Tensor]) -> str | None:
     """Name of the convolution that sees the input's channels, if it is among the tensors."""
     stems = [kind.stem for kind in backbones().values() if kind.stem in tensors]

@@ -16,8 +16,8 @@ from tespec.models import Backbone, build_backbone
 from tespec.models.backbone import backbones
 from tespec.models.layers import padded_size
 from tespec.weights.files import problem_of, read_recipe, read_tensors, write_weights
-from tespec.weights.formats import Converted, convert, recognise, stem_of
-from tespec.weights.released import FORMATS, IMAGENET_SIZE, LSTMS, PARTS, SWIN, TESPEC
+from tespec.weights.formats import Converted, convert, original_format, recognise, stem_of
+from tespec.weights.released import IMAGENET_SIZE, LSTMS, PARTS, SWIN, TESPEC
 
 DEFAULT_BINS = 10
 PREFIX = "timm:"
@@ -61,7 +61,10 @@ class WeightsReport:
     def facts(self) -> dict[str, Any]:
         """Facts about the weights for a record."""
         names = ("source", "sha256", "coverage", "loaded", "format")
+        published = original_format(self.recipe, self.format)
         return {name: getattr(self, name) for name in names} | {
+            "seen": dict(published.seen),
+            "doubt": published.doubt,
             "data_fingerprint": self.recipe.get("data_fingerprint", ""),
             "adapted": list(self.adapted),
             "unused": list(self.unused),
@@ -292,12 +295,10 @@ def pretraining_data_of(path: Path) -> PretrainingData:
         return PretrainingData(
             str(recipe.get("dataset", "") if is_sample else recipe["data"]), is_sample
         )
-    if not recipe:
-        checkpoint_format = recognise(read_tensors(path)[0])[1]
-        return PretrainingData(checkpoint_format.data if checkpoint_format else "")
-    source = recipe.get("source")  # of a converted file
-    name = source.get("format") if isinstance(source, dict) else None
-    return PretrainingData(next((known.data for known in FORMATS if known.name == name), ""))
+    if recipe:
+        return PretrainingData(original_format(recipe).data)
+    checkpoint_format = recognise(read_tensors(path)[0])[1]
+    return PretrainingData(checkpoint_format.data if checkpoint_format else "")
 
 
 def require_same_labels(

@@ -8,8 +8,9 @@ zhiwen-xdu/ScaleEvent @e3d2083; TESPEC's as pabloseijo/event-penguins-optimizati
 """
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -26,7 +27,7 @@ PARTS = {LSTMS: "the ConvLSTMs", NECKS: "the necks"}
 
 AUTHORS = "read in the authors' code"
 UNCONFIRMED = "file not confirmed: read in the authors' code, which does not name the file"
-SECOND_HAND = "file not confirmed: read in the code of others"
+SECOND_HAND = "layout second-hand: read in the code of others"
 
 IMAGENET_SIZE = (224, 224)  # px
 IMAGE = "RGB image, normalised"
@@ -143,14 +144,22 @@ class CheckpointFormat:
     input: str = ""  # of its pre-training: channels in their order, events, scaling
     # what its tensors do not show, as this harness assumes it
     assumed: str = ""
-    seen: str = ""  # labels, images, and recordings of evaluations that its training has seen
+    # what its training has seen of labels, images and the data of evaluations
+    seen: Mapping[Literal["labels", "images", "evaluation set"], str] = field(default_factory=dict)
     licence: str = "none"
     source: str = AUTHORS
 
     def facts(self) -> dict[str, str]:
         """What users should know besides the tensors, by title; without what is not known."""
         titles = ("input", "assumed", "seen", "licence", "source")
-        return {title: text for title in titles if (text := getattr(self, title))}
+        seen = ", ".join(f"{kind} ({which})" for kind, which in self.seen.items())
+        facts = {title: getattr(self, title) for title in titles} | {"seen": seen}
+        return {title: text for title, text in facts.items() if text}
+
+    @property
+    def doubt(self) -> str:
+        """Doubt about the layout: "file not confirmed", "layout second-hand", or "" for none."""
+        return "" if self.source in ("", AUTHORS) else self.source.partition(":")[0]
 
 
 @dataclass(frozen=True)
@@ -208,7 +217,7 @@ FORMATS = (
         repeats=True,
         data="ImageNet-1k",
         input=IMAGE,
-        seen="images",
+        seen={"images": "ImageNet"},
         licence="MIT",
     ),
     # The authors fine-tune the student (load_teacher: false) without its patch embedding of 6
@@ -243,7 +252,7 @@ FORMATS = (
         "each / (maximum + 1) * 2 - 1, at 224 px",
         assumed="12 heads, norm epsilon 1e-6, event token before image token, features of blocks "
         "2, 5, 8, 11 after the final norm (its dense network is not published)",
-        seen="images (CLIP)",
+        seen={"images": "CLIP"},
     ),
     CheckpointFormat(
         name="mem",
@@ -273,7 +282,7 @@ FORMATS = (
         "clipped at their 90th percentile, channels in cv2's order",
         assumed="6 (ViT-S) or 12 heads, norm epsilon 1e-6, features of blocks 2, 5, 8, 11 after "
         "the final norm; DINOv2's files have the same names",
-        seen="images (DINOv2), DSEC's training set",
+        seen={"images": "DINOv2", "evaluation set": "DSEC's training set"},
         licence="GPL-3.0",
         source=UNCONFIRMED,
     ),
@@ -288,7 +297,7 @@ FORMATS = (
         input="3 channels made from events",
         assumed="6 heads, norm epsilon 1e-6, features of blocks 2, 5, 8, 11 after the final norm; "
         "Depth Anything's files have the same names",
-        seen="images (DINOv2), depth labels",
+        seen={"labels": "depth", "images": "DINOv2"},
         licence="unknown",
         source=SECOND_HAND,
     ),
@@ -306,7 +315,7 @@ FORMATS = (
         input="5 bins, signed and bilinear in time",
         assumed="12 heads, norm epsilon 1e-6 (1e-5 after the patches), GELU after the patches' "
         "norm, features of blocks 3, 5, 7, 11 without the final norm",
-        seen="images (CLIP), frames",
+        seen={"images": "CLIP, frames"},
         source=UNCONFIRMED,
     ),
     CheckpointFormat(
@@ -323,7 +332,10 @@ FORMATS = (
         input="pictures of events, which no public code makes, normalised as images",
         assumed="6, 12 or 16 heads, norm epsilon 1e-5, features of blocks 2, 5, 8, 11 (ViT-L: 4, "
         "11, 17, 23) after the final norm",
-        seen="images (DINOv3), DSEC's and DDD17's test sets, MVSEC's outdoor day 1",
+        seen={
+            "images": "DINOv3",
+            "evaluation set": "DSEC's and DDD17's test sets, MVSEC's outdoor day 1",
+        },
         source=UNCONFIRMED,
     ),
     CheckpointFormat(
@@ -346,7 +358,10 @@ FORMATS = (
         input="10 bins of negative, then of positive counts (rule rvt); 50 ms",
         assumed="windows of 1/32 of the padded image along each side: 8 x 10 tokens on Gen1, 6 x "
         "10 on 1Mpx (halved), so give the size of its training; 32 (T, B) or 24 channels a head",
-        seen="boxes of Gen1 or 1Mpx: it is supervised (LEOD: by a fraction of the labels)",
+        seen={
+            "labels": "it is supervised; LEOD: by a fraction of the labels",
+            "evaluation set": "training set of Gen1 or 1Mpx",
+        },
         licence="MIT",
     ),
     CheckpointFormat(
@@ -358,7 +373,7 @@ FORMATS = (
         adapt=downsample_at_start,
         repeats=True,
         input=IMAGE,
-        seen="images and labels of ImageNet, if supervised",
+        seen={"labels": "ImageNet's, if supervised", "images": "ImageNet"},
         licence="MIT",
     ),
     CheckpointFormat(
@@ -370,7 +385,7 @@ FORMATS = (
         adapt=downsample_at_start,
         repeats=True,
         input=IMAGE,
-        seen="images and labels of ImageNet, if supervised",
+        seen={"labels": "ImageNet's, if supervised", "images": "ImageNet"},
         licence="that of the weights",
     ),
     CheckpointFormat(
@@ -384,6 +399,10 @@ FORMATS = (
         repeats=True,
         input="images; ECDP and ECDDP: 2 channels of counts, 6 bins",
         assumed="torchvision's layout, as ECDP's and ECDDP's fine-tuning describes it",
+        seen={
+            "labels": "ImageNet's, if supervised",
+            "images": "ImageNet; ECDP: CLIP; ECDDP: none",
+        },
         licence="that of the weights",
         source=UNCONFIRMED,
     ),

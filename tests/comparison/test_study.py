@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -11,11 +14,12 @@ import pandas as pd
 import pytest
 
 from tespec.comparison.cell import RESULTS_VERSION
+from tespec.comparison.check import LARGEST, check_records
 from tespec.comparison.export import write_tables
 from tespec.comparison.frame import settings_text, to_frame
 from tespec.comparison.gains import gains_table
 from tespec.comparison.published import read_ablations
-from tespec.comparison.records import Record, read_records
+from tespec.comparison.records import ARCHIVE, Record, read_records, write_archive
 from tespec.comparison.tables import make_tables
 from tespec.core.files import read_yaml
 from tespec.core.paths import REPOSITORY
@@ -35,8 +39,31 @@ def rows(heading: str) -> list[list[str]]:
     ]
 
 
+def scores_of(records: Iterable[Record]) -> str:
+    """Names and main numbers of records as CSV."""
+    lines = ["name,metric,value"]
+    for record in sorted(records, key=lambda record: record.name):
+        metric, value = next(iter(record.metrics.items()))
+        lines.append(f"{record.name},{metric},{'' if value is None else repr(value)}")
+    return "\n".join([*lines, ""])
+
+
+def write_csv_tables(frame: pd.DataFrame, folder: Path) -> None:
+    write_tables([*make_tables(frame, measured=True), gains_table(frame, "scratch")], folder)
+    for path in folder.iterdir():
+        if path.suffix != ".csv":
+            path.unlink()
+
+
 @pytest.fixture(scope="module")
 def records() -> list[Record]:
+    if results := os.environ.get("STUDY"):  # `make study` replaces the committed files
+        records, problems = read_records(Path(results))
+        assert (problems, bool(records)) == ([], True)
+        write_archive(records, STUDY / ARCHIVE)
+        (STUDY / "scores.csv").write_text(scores_of(records))
+        shutil.rmtree(STUDY / "tables")
+        write_csv_tables(to_frame(records), STUDY / "tables")
     records, problems = read_records(STUDY)
     assert problems == []
     return records
@@ -119,8 +146,25 @@ def test_the_text_of_the_page_says_what_the_records_say(
     assert all(f"{value:.2f}" in TEXT for value in again.values())
 
 
+def test_no_record_disappears_and_no_score_moves_unless_a_commit_changes_the_list(
+    records: list[Record],
+) -> None:
+    assert scores_of(records) == (STUDY / "scores.csv").read_text(), "see `make study`"
+
+
+def test_committed_records_can_be_cited(records: list[Record]) -> None:
+    assert check_records(STUDY) == (len(records), [])
+
+
+def test_no_committed_result_is_large() -> None:
+    command = ["git", "-C", str(REPOSITORY), "ls-files", "-z", "results", "docs/pictures"]
+    listed = subprocess.run(command, capture_output=True, text=True).stdout.split("\0")
+    for path in filter(Path.is_file, map(REPOSITORY.joinpath, filter(None, listed))):
+        assert path.stat().st_size <= LARGEST, path
+
+
 def test_committed_tables_are_made_of_the_records(frame: pd.DataFrame, tmp_path: Path) -> None:
-    write_tables([*make_tables(frame, measured=True), gains_table(frame, "scratch")], tmp_path)
+    write_csv_tables(frame, tmp_path)
 
     def texts(paths: Iterable[Path]) -> dict[str, str]:
         # The last of 17 digits of an interval depends on scipy's version.
