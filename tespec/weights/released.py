@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tespec.core.settings import Size
+from tespec.core.settings import Size, input_settings
 
 Tensors = dict[str, Tensor]
 Rename = tuple[str, str]  # pattern of a full tensor name, and its replacement; "" drops it
@@ -141,6 +141,8 @@ class CheckpointFormat:
     sensor: Size | None = IMAGENET_SIZE  # training resolution (rows, columns) in px
     data: str = ""  # pre-training data set, as named in tables; "" if unknown
     input: str = ""  # of its pre-training: channels in their order, events, scaling
+    # the same as a representation of `tespec.core.settings.Binning`; "": none of them
+    representation: str = "histogram"
     # what its tensors do not show, as this harness assumes it
     assumed: str = ""
     seen: str = ""  # labels, images, and recordings of evaluations that its training has seen
@@ -149,8 +151,13 @@ class CheckpointFormat:
 
     def facts(self) -> dict[str, str]:
         """What users should know besides the tensors, by title; without what is not known."""
-        titles = ("input", "assumed", "seen", "licence", "source")
+        titles = ("input", "settings", "assumed", "seen", "licence", "source")
         return {title: text for title in titles if (text := getattr(self, title))}
+
+    @property
+    def settings(self) -> str:
+        """Settings of a run whose backbone is given this input, if it has some of its own."""
+        return input_settings(next(iter(self.networks), ""))
 
 
 @dataclass(frozen=True)
@@ -229,6 +236,7 @@ FORMATS = (
         sensor=(192, 192),
         data="E-TartanAir",
         input="6 bins, signed and bilinear in time",
+        representation="voxels",
         assumed="the student, norm epsilon 1e-6",
     ),
     CheckpointFormat(
@@ -241,6 +249,7 @@ FORMATS = (
         data="N-ImageNet",
         input="2 channels, counts of positive and negative events of at most 30,000 in sequence, "
         "each / (maximum + 1) * 2 - 1, at 224 px",
+        representation="ecdp",
         assumed="12 heads, norm epsilon 1e-6, event token before image token, features of blocks "
         "2, 5, 8, 11 after the final norm (its dense network is not published)",
         seen="images (CLIP)",
@@ -257,6 +266,7 @@ FORMATS = (
         data="N-ImageNet",
         input="3 channels, counts of positive events, 0, counts of negative ones, of 30,000 "
         "events, without hot pixels (mean + 10 standard deviations), / joint maximum",
+        representation="mem",
         assumed="norm epsilon 1e-6, features of blocks 8 to 11 without the final norm; BEiT's "
         "files have the same names",
         licence="Apache-2.0 / MIT",
@@ -269,8 +279,9 @@ FORMATS = (
         networks=("vit_small_gep", "vit_base_gep"),
         adapt=merge_class_position,
         sensor=(518, 518),
-        input="picture of 50 ms, rectified: dominant polarity in red or blue on white, counts "
-        "clipped at their 90th percentile, channels in cv2's order",
+        input="picture of 50 ms around a frame, rectified after it is drawn: dominant polarity in "
+        "red or blue on white, counts clipped at their 90th percentile, channels in cv2's order",
+        representation="gep",
         assumed="6 (ViT-S) or 12 heads, norm epsilon 1e-6, features of blocks 2, 5, 8, 11 after "
         "the final norm; DINOv2's files have the same names",
         seen="images (DINOv2), DSEC's training set",
@@ -285,7 +296,8 @@ FORMATS = (
         networks=("vit_small_depthanyevent",),
         adapt=merge_class_position,
         sensor=(518, 518),
-        input="3 channels made from events",
+        input="3 channels made from events in no public code",
+        representation="",
         assumed="6 heads, norm epsilon 1e-6, features of blocks 2, 5, 8, 11 after the final norm; "
         "Depth Anything's files have the same names",
         seen="images (DINOv2), depth labels",
@@ -304,6 +316,7 @@ FORMATS = (
         ),
         networks=("vit_small_eventpretrain",),
         input="5 bins, signed and bilinear in time",
+        representation="voxels",
         assumed="12 heads, norm epsilon 1e-6 (1e-5 after the patches), GELU after the patches' "
         "norm, features of blocks 3, 5, 7, 11 without the final norm",
         seen="images (CLIP), frames",
@@ -321,6 +334,7 @@ FORMATS = (
         networks=("vit_small_scaleevent", "vit_base_scaleevent", "vit_large_scaleevent"),
         adapt=split_qkv_bias,
         input="pictures of events, which no public code makes, normalised as images",
+        representation="",
         assumed="6, 12 or 16 heads, norm epsilon 1e-5, features of blocks 2, 5, 8, 11 (ViT-L: 4, "
         "11, 17, 23) after the final norm",
         seen="images (DINOv3), DSEC's and DDD17's test sets, MVSEC's outdoor day 1",
