@@ -53,7 +53,8 @@ def convert(
     if "backbone" in recipe:
         converted = Converted(TESPEC, dict(tensors))
         origin = original_format(recipe)
-        repeats = origin.repeats or recipe.get("in_channels") in IMAGE_CHANNELS
+        of_images = origin is TESPEC and recipe.get("in_channels") in IMAGE_CHANNELS
+        repeats = origin.repeats or of_images
         trained = recipe.get(HISTOGRAMS) or {}
         representation = trained.get("representation", origin.representation)
     else:
