@@ -283,7 +283,8 @@ FORMATS = (
         "red or blue on white, counts clipped at their 90th percentile, channels in cv2's order",
         representation="gep",
         assumed="6 (ViT-S) or 12 heads, norm epsilon 1e-6, features of blocks 2, 5, 8, 11 after "
-        "the final norm; DINOv2's files have the same names",
+        "the final norm; runs draw the 50 ms before a label, after rectification, and normalise by "
+        "DSEC's mean and deviation; DINOv2's files have the same names",
         seen="images (DINOv2), DSEC's training set",
         licence="GPL-3.0",
         source=UNCONFIRMED,
