@@ -250,7 +250,7 @@ def _require_input(backbone: Backbone, converted: Converted, path: Path) -> None
     what = f"was trained on representation {trained}, but this run has {backbone.representation}"
     remedy = f"set representation={trained}, or give --new-stem"
     if not trained:
-        what = f"was trained on {converted.format.input}, which this harness cannot compute"
+        what = f"was trained on an input that no public code makes ({converted.format.input})"
         remedy = "give --new-stem to train a new first convolution with another input"
     raise UserError(path, what, remedy)
 

@@ -297,7 +297,7 @@ FORMATS = (
         networks=("vit_small_depthanyevent",),
         adapt=merge_class_position,
         sensor=(518, 518),
-        input="3 channels made from events in no public code",
+        input="3 channels made from events",
         representation="",
         assumed="6 heads, norm epsilon 1e-6, features of blocks 2, 5, 8, 11 after the final norm; "
         "Depth Anything's files have the same names",
@@ -334,7 +334,7 @@ FORMATS = (
         ),
         networks=("vit_small_scaleevent", "vit_base_scaleevent", "vit_large_scaleevent"),
         adapt=split_qkv_bias,
-        input="pictures of events, which no public code makes, normalised as images",
+        input="pictures of events, normalised as images",
         representation="",
         assumed="6, 12 or 16 heads, norm epsilon 1e-5, features of blocks 2, 5, 8, 11 (ViT-L: 4, "
         "11, 17, 23) after the final norm",
