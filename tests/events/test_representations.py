@@ -56,9 +56,10 @@ def test_one_event_and_none(name):
 
 @pytest.mark.parametrize("name", PLAIN)
 def test_more_than_255_events_of_a_pixel(name):
-    events = crowded(900)
-    events.x[:], events.y[:], events.p[:] = 4, 3, 1
-    events.x[:300] = 5
+    """Eight pixels, so that none is hot until 300 overflows 8 bits."""
+    events = random_events(2_000, height=HEIGHT, width=WIDTH)
+    events.x[:], events.p[:] = np.repeat(range(8), [200, 300] * 4), 1
+    events.y[:] = 3
     image = represent(stream_of(events), (0, 50_000), Binning(5, "edges", name), FULL)
     np.testing.assert_allclose(image, PLAIN[name](rows_of(events), 5, SIZE), **CLOSE)
 

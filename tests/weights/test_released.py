@@ -471,7 +471,9 @@ def test_a_backbone_whose_input_no_code_makes_needs_a_new_stem(
     tmp_path, small, name, representation
 ):
     path = made(tmp_path, small, name)
-    with pytest.raises(UserError, match=r"no public code makes \(.*\); give --new-stem to train") as error:
+    with pytest.raises(
+        UserError, match=r"no public code makes \(.*\); give --new-stem to train"
+    ) as error:
         load_backbone(
             random_backbone(run_settings(name, f"representation={representation}"), SIZE), path
         )
