@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 from tespec.core.settings import Binning
@@ -150,16 +151,31 @@ def represent(
         events = stream.slice(start, end)
     elapsed = events.t - events.t[:1]  # us
     rows, columns = region.cell_maps(maps)
-    row = rows[:, None, events.y]  # (K, 1, N)
-    column = columns[None, :, events.x]  # (1, L, N)
-    visible = (row | column) >= 0
-    index = visible.nonzero()[2]
+    cell, index = _locate(events.x, events.y, rows, columns, region.width)
     on_grid = GridEvents(
         size=(region.height, region.width),
         total=len(elapsed),
-        cell=(row.astype(np.int64) * region.width + column)[visible],
+        cell=cell,
         index=index,
         time=elapsed[index] / max(int(elapsed.max(initial=0)), 1),
         p=events.p[index].astype(np.int64),
     )
     return REPRESENTATIONS[binning.representation](on_grid, binning.bins)
+
+
+@njit(cache=True, nogil=True)
+def _locate(x, y, rows, columns, width):  # type: ignore[no-untyped-def]
+    """Find the pixels of events (N,) by the rows (K, 2049) and columns (L, 2049) that show them.
+
+    Returns (M,) int64 pixels, row by row, and the number of the event at each of them.
+    """
+    most = len(x) * len(rows) * len(columns)
+    cells, index = np.empty(most, np.int64), np.empty(most, np.int64)
+    count = np.int64(0)
+    for i in range(len(x)):
+        for row in rows[:, y[i]]:
+            for column in columns[:, x[i]]:
+                cells[count] = row * width + column
+                index[count] = i
+                count += np.int64((row | column) >= 0)
+    return cells[:count], index[:count]
