@@ -14,6 +14,9 @@ MODULES = {
     "cm3ae": "baselines.cm3ae",
     "scaleevent": "baselines.scaleevent",
     "cpc": "baselines.cpc",
+    "gep": "baselines.released",
+    "eventpretrain": "baselines.released",
+    "depthanyevent": "baselines.released",
 }
 
 # Deviation that all methods which learn from events have in common.

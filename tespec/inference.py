@@ -129,18 +129,18 @@ def load_trained(path: Path) -> TrainedNetwork:
     tensors, recipe = read_tensors(path)
     settings = settings_of(recipe, path)
     spec = histograms_of(recipe, path)
-    _require_bins(spec, settings.bins, path)
     task = find_task(settings)
     model = task.network(settings, random_backbone(settings, spec.size))
+    _require_channels(spec, model.backbone, path)
     load_tensors(model, tensors, path, "use the unmodified file of `tespec run`")
     return TrainedNetwork(model.eval(), task, settings, spec)
 
 
-def _require_bins(spec: HistogramSpec, bins: int, where: object) -> None:
-    if spec.bins != bins:
+def _require_channels(spec: HistogramSpec, backbone: Backbone, where: object) -> None:
+    if spec.channels != backbone.in_channels:
         raise UserError(
             where,
-            f"its histograms have {spec.bins} bins, but its network takes {bins}",
+            f"its input has {spec.channels} channels, but its network takes {backbone.in_channels}",
             "use the unmodified file",
         )
 
@@ -194,7 +194,7 @@ def stream(
     recipe = network.recipe or {}
     spec = histograms_of(recipe, where)
     backbone: Any = getattr(network, "backbone", network)
-    _require_bins(spec, backbone.bins, where)
+    _require_channels(spec, backbone, where)
     settings = None
     if data is not None or isinstance(network, Network):
         settings = settings_of(recipe, where)
@@ -306,6 +306,7 @@ def run_inference(
     ends = _window_ends(recording)
     lengths = np.diff(recording.windows)[:, 0] / 1e3
     label = f"predictions on {recording.name}"
+    shown = replace(network.spec, representation="histogram", last_events=None)
     for played in play(player, [recording], windows=[np.array(windows)], label=label):
         window = windows[played.position]
         truth = None
@@ -314,7 +315,7 @@ def run_inference(
         yield Prediction(
             seconds=float(ends[window]),
             milliseconds=float(lengths[window]),
-            histogram=played.histogram.numpy(),
+            histogram=recording.histograms(window, 1, shown)[0],
             predicted=played.output,
             truth=truth,
         )

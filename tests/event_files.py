@@ -1,4 +1,4 @@
-"""Random events, reference histograms, and writers that follow the formats' descriptions."""
+"""Random events, reference histograms and inputs, and writers that follow the formats."""
 
 from pathlib import Path
 
@@ -64,6 +64,76 @@ def plain_histogram(x, y, t, p, *, t_start, t_end, bins, height, width, rule="ed
     if len(t):
         np.add.at(counts, (k + bins * p, y, x), 1)
     return np.minimum(counts, most)
+
+
+def plain_voxels(events, bins, size):
+    grid = np.zeros((bins, *size))
+    span = events[-1][2] - events[0][2] or 1
+    for x, y, t, p in events:
+        position = (bins - 1) * (t - events[0][2]) / span
+        for k in range(bins):
+            grid[k, y, x] += (1 if p else -1) * max(0, 1 - abs(position - k))
+    return grid
+
+
+def plain_counts(events, size):
+    counts = np.zeros((2, *size))  # negative, positive
+    for x, y, _, p in events:
+        counts[p, y, x] += 1
+    return counts
+
+
+def plain_ecdp(events, bins, size):
+    negative, positive = plain_counts(events, size)
+    return np.stack([(c / (c.max() + 1) - 0.5) * 2 for c in (positive, negative)])
+
+
+def plain_mem(events, bins, size):
+    counts = plain_counts(events, size).astype(np.uint8) / 255  # as torchvision's ToTensor
+    mean = counts.mean()
+    deviation = np.sqrt(((counts - mean) ** 2).sum() / (counts.size - 1))
+    for y, x in np.ndindex(size):
+        if max(counts[:, y, x]) > mean + 10 * deviation:
+            counts[:, y, x] = 0
+    negative, positive = counts / counts.max() if counts.any() else counts
+    return np.stack([positive, 0 * positive, negative])
+
+
+def plain_gep(events, bins, size):
+    shares = []
+    for counts in plain_counts(events, size).astype(np.float32):
+        limit = np.percentile(counts[counts > 0], 90) if counts.any() else 1
+        shares.append(np.clip(counts, 0, limit) / np.float32(limit))
+    picture = np.ones((*size, 3), np.float32)  # white, RGB
+    for y, x in np.ndindex(size):
+        negative, positive = shares[0][y, x], shares[1][y, x]
+        if positive >= negative:
+            picture[y, x] -= np.float32([0, 1, 1]) * positive  # red
+        else:
+            picture[y, x] -= np.float32([1, 1, 0]) * negative  # blue
+    stored = (picture * 255).astype(np.uint8)[..., ::-1]  # cv2 takes it for BGR
+    mean = (0.8993729784963826, 0.7969581014619264, 0.8928228776286392)
+    deviation = (0.22043360769748688, 0.2921656668186188, 0.22049927711486816)
+    return ((stored / 255 - mean) / deviation).transpose(2, 0, 1)
+
+
+def plain_ecddp(events, bins, size):
+    length = len(events) // bins
+    parts = [events[k * length : (k + 1) * length] for k in range(bins)]
+    return np.concatenate([plain_counts(part, size) for part in parts])
+
+
+PLAIN = {
+    "voxels": plain_voxels,
+    "ecdp": plain_ecdp,
+    "mem": plain_mem,
+    "gep": plain_gep,
+    "ecddp": plain_ecddp,
+}
+
+
+def rows_of(events):
+    return [tuple(map(int, row)) for row in zip(*events, strict=True)]
 
 
 def reader_of(path, *chunks, height=HEIGHT, width=WIDTH):

@@ -255,7 +255,7 @@ def print_settings(name: str, cell: CellOptions) -> None:
         network = network_of(backbone, Method)
         options = (name, cell.arch, profile, cell.changes, described)
         settings = config.finetuning_settings(*options, network, frozen=cell.frozen)
-        layers = config.cell_layers(*options, frozen=cell.frozen)
+        layers = config.cell_layers(*options, settings.backbone, frozen=cell.frozen)
     else:
         method = find_method(name)
         facts = {name: asdict(method.row)}

@@ -157,6 +157,9 @@ class CellOptions:
     label_fraction: Annotated[
         PositiveFloat | None, Parameter(help="fraction of training labels (default: 1)")
     ] = None
+    new_stem: Annotated[
+        bool, Parameter(help="leave the first convolution random, for weights with another input")
+    ] = False
     probe: Annotated[bool, Parameter(help="linear and k-NN probe of the frozen backbone")] = False
     reference: Annotated[
         Literal["prior", "control"] | None,
@@ -197,7 +200,8 @@ class CellOptions:
     def changes(self) -> tuple[str, ...]:
         """Changed settings `KEY=VALUE`, with a prefix for those of the pre-training."""
         fraction = () if self.label_fraction is None else (f"label_fraction={self.label_fraction}",)
-        return self.training.all_changes + fraction
+        stem = ("new_stem=true",) if self.new_stem else ()
+        return self.training.all_changes + fraction + stem
 
     @property
     def finetuning_changes(self) -> tuple[str, ...]:

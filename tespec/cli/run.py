@@ -19,6 +19,7 @@ from tespec.cli.options import (
     read_config,
 )
 from tespec.core import config
+from tespec.core.settings import INPUTS, input_settings
 from tespec.registry import METHODS, register_methods
 from tespec.runs.setup import Advanced, NonNegativeInt, Setup
 
@@ -96,6 +97,9 @@ def print_names() -> None:
     print("methods")
     for name, method in sorted(METHODS.module_dict.items()):
         print(f"  {name:13} {method.row.title}: {method.row.summary}")
+    print("backbones of published files, and their input (tespec weights list: all files)")
+    for name in INPUTS:
+        print(f"  {name:23} {input_settings(name)}")
     for kind in ("tasks", "profiles"):
         print(f"{kind}\n  " + "\n  ".join(config.names(kind)))
 

@@ -15,6 +15,7 @@ from tespec.core.paths import CONFIGS
 from tespec.core.renamed import VALUES
 from tespec.core.settings import (
     ARCHITECTURES,
+    INPUTS,
     Facts,
     Finetuning,
     Layer,
@@ -227,10 +228,11 @@ def cell_layers(
     profile: str,
     changes: Sequence[str] = (),
     of_data: Facts | None = None,
+    backbone: str = "",
     *,
     frozen: bool = False,
 ) -> list[Layer]:
-    """List the layers of a cell's settings by task, profile, data and user, in this order.
+    """List the layers of a cell's settings: of task, profile, data, backbone and user, in order.
 
     Args:
         task: name of a task config.
@@ -238,6 +240,7 @@ def cell_layers(
         profile: name of a profile.
         changes: the user's changes, as `KEY=VALUE`.
         of_data: overrides of the data, see `Description.overrides`.
+        backbone: its name, since that of a published file has its own input.
         frozen: whether only the head is trained.
 
     Returns:
@@ -271,6 +274,7 @@ def cell_layers(
             splits = _group(of_all, "splits", source)
             of_all["splits"] = {**splits, "val": splits.get("val", [])}
         layers += [(source, of_all), (source, _group({arch: groups.get(arch) or {}}, arch, source))]
+    layers.append((f"backbone {backbone}", INPUTS.get(backbone, {})))
     of_user = [parse_change(change) for change in changes]
     values = {key: value for _, layer in of_user for key, value in flattened(layer).items()}
     if "optimisation.peak_lr" in values:  # the user's peak rate also holds after pre-training
@@ -353,6 +357,7 @@ def cell_facts(
     profile: str,
     changes: Sequence[str],
     of_data: Facts | None = None,
+    backbone: str = "",
     *,
     frozen: bool = False,
 ) -> Facts:
@@ -363,7 +368,7 @@ def cell_facts(
         there is no default.
     """
     (source, of_all), of_arch, *layers = cell_layers(
-        task, arch, profile, changes, of_data, frozen=frozen
+        task, arch, profile, changes, of_data, backbone, frozen=frozen
     )
     defaults = build(Finetuning, merge(of_all, of_arch, strict=False), source)
     return reduce(merge, layers, _changeable(defaults))
@@ -397,9 +402,10 @@ def finetuning_settings(
     Raises:
         UserError: a name is unknown, or a setting is unknown or invalid.
     """
+    scale = _scale(profile, network)
     facts = {
-        **cell_facts(task, arch, profile, changes, of_data, frozen=frozen),
-        **_scale(profile, network),
+        **cell_facts(task, arch, profile, changes, of_data, scale["backbone"], frozen=frozen),
+        **scale,
         "task": task,
         "arch": arch,
         "frozen": frozen,

@@ -5,7 +5,7 @@ import math
 import re
 import typing
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, field, fields, is_dataclass, replace
+from dataclasses import MISSING, asdict, field, fields, is_dataclass, replace
 from functools import reduce
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -190,6 +190,25 @@ ARCHITECTURES = ("recurrent", "feedforward")
 SAMPLING = {"stream": 0.0, "mixed": 0.5, "random": 1.0}
 Sampling = Literal["stream", "mixed", "random"]
 Rule = Literal["edges", "rvt"]
+# of events as input of a network, see `tespec.events.representations`
+Representation = Literal["histogram", "voxels", "ecdp", "mem", "gep", "ecddp"]
+# Settings of the input that the backbones of published files were trained on; others take the
+# task's histograms. Sources: `tespec.weights.released`.
+INPUTS: Mapping[str, Facts] = {
+    "vit_small_ecdp": {"representation": "ecdp", "last_events": 30_000},
+    "vit_base_mem": {"representation": "mem", "last_events": 30_000},
+    "vit_small_gep": {"representation": "gep", "window_ms": 50.0},
+    "vit_base_gep": {"representation": "gep", "window_ms": 50.0},
+    # main_finetune_semseg.py; on DDD17 its comments name 80,000
+    "vit_small_eventpretrain": {"representation": "voxels", "bins": 5, "last_events": 200_000},
+}
+
+
+def input_settings(backbone: str) -> str:
+    """Write the settings of a backbone's input as for --set, "" for the task's histograms."""
+    return ", ".join(f"{key}={value}" for key, value in INPUTS.get(backbone, {}).items())
+
+
 # px of a network's input; no sensor is larger
 Side = Annotated[int, Field(strict=True, ge=1, le=2048)]
 
@@ -274,11 +293,37 @@ class Augmentation:
 
 @dataclass(frozen=True)
 class Binning:
-    """How a window's events become a histogram (2*bins, H, W), see `event_histogram`."""
+    """How a window's events become the input of a network, (channels, H, W).
+
+    A histogram has 2*bins channels, see `tespec.events.event_histogram`; for the others see
+    `tespec.events.representations`.
+    """
 
     bins: PositiveInt
     # "edges" divides the window; "rvt" the time from its first to its last event, as RVT's archives
     rule: Rule
+    representation: Representation = "histogram"
+    # number of events before the end of a window that are used, also from before its start; None:
+    # the events of the window
+    last_events: PositiveInt | None = None
+
+    @property
+    def channels(self) -> int:
+        """Number of channels of the input."""
+        others = {"voxels": self.bins, "ecdp": 2, "mem": 3, "gep": 3}
+        return others.get(self.representation, 2 * self.bins)
+
+    @property
+    def dtype(self) -> str:
+        """Type of the input on the CPU, for numpy."""
+        return "uint8" if self.representation == "histogram" else "float32"
+
+    def describe(self) -> str:
+        """Describe the input for records."""
+        if self.representation == "histogram":
+            return f"{self.bins} bins, rule {self.rule}"
+        events = f"the last {self.last_events:,} events" if self.last_events else "each window"
+        return f"{self.channels} channels, representation {self.representation} of {events}"
 
 
 @dataclass(frozen=True)
@@ -386,9 +431,20 @@ class Finetuning(RecordingSettings):
     frozen: Flag = False  # whether only the head is trained
     # fraction of the training labels, spread evenly over recordings and time
     label_fraction: PositiveFraction = 1.0
+    representation: Representation = "histogram"  # of events as input, see `Binning`
+    last_events: PositiveInt | None = None
+    # whether the first convolution stays randomly initialised, so that pre-trained weights with
+    # another input can be fine-tuned
+    new_stem: Flag = False
 
     def check(self) -> None:
         super().check()
+        if self.last_events and self.representation == "histogram":
+            raise UserError(
+                "last_events",
+                "is set, but histograms divide the time of a window",
+                "choose another representation, or set it to null",
+            )
         if not self.recurrent and self.sampling != "random":
             what = f"{self.sampling!r} carries a state, but feed-forward networks have none"
             raise UserError("sampling", what, "set it to random")
@@ -398,6 +454,11 @@ class Finetuning(RecordingSettings):
                 "is null, but windows of feed-forward networks need a length",
                 "set it in ms",
             )
+
+    @property
+    def binning(self) -> Binning:
+        """How the events of a window become the network's input."""
+        return Binning(self.bins, self.rule, self.representation, self.last_events)
 
     def after_pretraining_on(self, data: str) -> "Finetuning":
         """Return the settings for a backbone pre-trained on the data set `data`, in any case."""
@@ -452,9 +513,9 @@ class Pretraining(RecordingSettings):
         return "recurrent" if self.recurrent else "feedforward"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class HistogramSpec(Binning):
-    """How events become the histograms of a network, and how far back its state remembers.
+    """How events become the input of a network, and how far back its state remembers.
 
     It is built once from the settings of a training, stored in the recipe of the weights, and used
     wherever the network plays a recording.
@@ -484,8 +545,7 @@ class HistogramSpec(Binning):
             window_ms: length of its windows, nominal if the settings have none.
         """
         return cls(
-            bins=settings.bins,
-            rule=settings.rule,
+            **asdict(settings.binning),
             window_ms=window_ms,
             downsample=settings.downsample,
             size=size,

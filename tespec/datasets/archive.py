@@ -169,12 +169,13 @@ class ArchiveSource:
         Raises:
             UserError: if the archive has another binning or other windows.
         """
-        if (binning.bins, binning.rule) != (BINS, STORED_RULE):
+        available = Binning(BINS, STORED_RULE).describe()
+        if binning.describe() != available:
             raise UserError(
                 self.path,
-                f"holds histograms of {BINS} bins with rule {STORED_RULE}, "
-                f"not {binning.bins} bins with rule {binning.rule}",
-                f"give --set bins={BINS} --set rule={STORED_RULE}, or the raw recordings",
+                f"holds histograms of {available}, not {binning.describe()}",
+                f"give --set representation=histogram --set bins={BINS} --set rule={STORED_RULE}, "
+                "or the raw recordings",
             )
         indices = np.searchsorted(self.windows[:-1, 1], windows[:, 1])
         if (self.windows[indices] != windows).any():

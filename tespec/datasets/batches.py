@@ -78,12 +78,12 @@ def pad_boxes(labels: Sequence[tuple[Boxes, FlipZoom]], size: tuple[int, int]) -
 
 
 class StepBatches(Dataset[dict[str, Tensor]]):
-    """Batches of event histograms.
+    """Batches of event histograms, or of another representation.
 
-    Item k holds `histograms` (B, T, 2*bins, H, W) uint8 and `is_first` (B,) bool. The batches of
-    all shards, concatenated, are the full batch. `ends` is as in `Lanes`. `left_out` names the
-    recordings that are shorter than a chunk and never played; without any other recording, the
-    settings are refused.
+    Item k holds `histograms` (B, T, C, H, W) as the settings' `binning` says, 2*bins channels of
+    uint8 by default, and `is_first` (B,) bool. The batches of all shards, concatenated, are the
+    full batch. `ends` is as in `Lanes`. `left_out` names the recordings that are shorter than a
+    chunk and never played; without any other recording, the settings are refused.
     """
 
     def __init__(
@@ -137,7 +137,8 @@ class StepBatches(Dataset[dict[str, Tensor]]):
 
     def _events(self, slots: Sequence[Slot], flip_zooms: Sequence[FlipZoom]) -> dict[str, Tensor]:
         binning = self._settings.binning
-        histograms = np.empty((len(slots), self.segments, 2 * binning.bins, *self._size), np.uint8)
+        shape = (len(slots), self.segments, binning.channels, *self._size)
+        histograms = np.empty(shape, binning.dtype)
         for histogram, slot, flip_zoom in zip(histograms, slots, flip_zooms, strict=True):
             self._recordings[slot.recording].fill(histogram, slot.first, binning, flip_zoom)
         return {
@@ -201,7 +202,7 @@ class LabelledBatches(StepBatches):
 class PlayBatch(NamedTuple):
     """One step in which a network plays recordings."""
 
-    histograms: Tensor  # (B, T, 2*bins, H, W) uint8
+    histograms: Tensor  # (B, T, C, H, W), of channels and type of the network's input
     is_first: Tensor  # (B,) bool, whether a lane's state is reset
     # (L, 2) int64 lane and segment of each chosen window; other segments are padding or lead up to
     # them
@@ -272,8 +273,8 @@ class PlayBatches(Dataset[PlayBatch]):
         spec = self._spec
         region = self._recordings[0].region
         lanes = len(self._playlists)
-        shape = (lanes, spec.segments, 2 * spec.bins, region.height, region.width)
-        histograms = torch.zeros(shape, dtype=torch.uint8)
+        shape = (lanes, spec.segments, spec.channels, region.height, region.width)
+        histograms = torch.from_numpy(np.zeros(shape, spec.dtype))
         is_first = torch.full((lanes,), spec.reset)
         positions: list[tuple[int, int]] = []
         frames: list[tuple[int, int]] = []

@@ -18,6 +18,7 @@ from tespec.datasets.augment import FlipZoom
 from tespec.datasets.sources import EventSource, Windows
 from tespec.events import PackedEvents, window_histograms
 from tespec.events.histogram import Region
+from tespec.events.representations import represent
 
 
 def label_windows(
@@ -108,8 +109,8 @@ class Recording:
         """What determines the histograms of any windows, by name."""
         return {"region": str(self.region), **self.source.contents()}
 
-    def histograms(self, first: int, count: int, binning: Binning) -> NDArray[np.uint8]:
-        """Compute the histograms of consecutive windows.
+    def histograms(self, first: int, count: int, binning: Binning) -> NDArray[Any]:
+        """Compute the histograms, or another representation, of consecutive windows.
 
         Args:
             first: index of the first window.
@@ -117,26 +118,26 @@ class Recording:
             binning: bins of a window and the rule that assigns events to them.
 
         Returns:
-            Histograms (count, 2*bins, H, W) uint8.
+            (count, binning.channels, H, W), for histograms uint8.
         """
-        out = np.empty((count, 2 * binning.bins, self.region.height, self.region.width), np.uint8)
+        shape = (count, binning.channels, self.region.height, self.region.width)
+        out = np.empty(shape, binning.dtype)
         self.fill(out, first, binning)
         return out
 
     def fill(
         self,
-        out: NDArray[np.uint8],
+        out: NDArray[Any],
         first: int,
         binning: Binning,
         flip_zoom: FlipZoom | None = None,
     ) -> None:
-        """Write the histograms of T consecutive windows to `out`.
+        """Write the histograms, or another representation, of T consecutive windows to `out`.
 
         Args:
-            out: (T, 2*bins, H, W), for histograms of the recording's `region`.
+            out: (T, binning.channels, H, W), for the recording's `region`.
             first: index of the first window.
-            binning: bins of a window and the rule that assigns events to them; a `HistogramSpec` is
-                one.
+            binning: how a window's events become histograms; a `HistogramSpec` is one.
             flip_zoom: flip and zoom of the histograms; None: neither.
 
         Raises:
@@ -145,16 +146,22 @@ class Recording:
         windows = self.windows[first : first + len(out)]
         if isinstance(self.source, ArchiveSource):
             self.source.fill(out, windows, binning, flip_zoom)
-        else:
+            return
+        stream = self.source.stream
+        maps = flip_zoom and (flip_zoom.rows, flip_zoom.columns)
+        if binning.representation == "histogram":
             window_histograms(
-                self.source.stream,
+                stream,
                 windows,
                 binning.bins,
                 rule=binning.rule,
                 region=self.region,
-                maps=flip_zoom and (flip_zoom.rows, flip_zoom.columns),
+                maps=maps,
                 out=out,
             )
+        else:
+            for image, (start, end) in zip(out, windows.tolist(), strict=True):
+                image[...] = represent(stream, (start, end), binning, self.region, maps)
 
 
 class Labels(Protocol):

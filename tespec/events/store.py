@@ -112,9 +112,26 @@ class PackedEvents:
         Returns:
             x and y (N,) uint16 in px, t (N,) int64 in us, p (N,) uint8 in {0, 1}.
         """
+        return self._rectify(self._slice(t0, t1))
+
+    def latest(self, end: int, count: int) -> Events:
+        """Read the last `count` events before the time `end` in us, fewer if there are not so many.
+
+        Events that rectification removes count as well. Returns them as `slice` does.
+        """
+        index = self._arrays()[1]
+        last = min(max(end // MILLISECOND - self._first_ms, 0), len(index) - 1)
+        # the millisecond that holds the first of the events before the one of `end`
+        first = max(0, int(np.searchsorted(index, index[last] - count, side="right")) - 1)
+        x, y, t, p = self._slice((self._first_ms + first) * MILLISECOND, end)
+        return self._rectify(Events(x[-count:], y[-count:], t[-count:], p[-count:]))
+
+    def _slice(self, t0: int, t1: int) -> Events:
         x, y, t, p = _unpack(*self._milliseconds(t0, t1))
         begin, end = np.searchsorted(t, (t0, t1))
-        events = Events(x[begin:end], y[begin:end], t[begin:end], p[begin:end])
+        return Events(x[begin:end], y[begin:end], t[begin:end], p[begin:end])
+
+    def _rectify(self, events: Events) -> Events:
         if self._table is None:
             return events
         pixels = self._table[events.y, events.x]

@@ -79,6 +79,8 @@ class Backbone(nn.Module, ABC):
     # settings of the training, if the file it was loaded from contains them
     recipe: Mapping[str, Any] | None = None
     recompute: bool = False  # whether the backward pass recomputes stages; see `execute`
+    representation: str = ""  # of events that it takes, as in `Binning`; "": not stated
+    new_stem: bool = False  # whether its first convolution is not loaded, but stays random
 
     def __init__(
         self,

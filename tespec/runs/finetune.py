@@ -86,6 +86,13 @@ class CellSpec:
         require_trainable(self.settings, self.setup)
         option = f"--method {self.name}"
         if self.pretrains:
+            if self.settings.representation != "histogram":
+                raise UserError(
+                    f"representation {self.settings.representation}",
+                    "this run pre-trains the backbone on histograms first",
+                    "give --checkpoint FILE, or --set representation=histogram --set "
+                    "last_events=null",
+                )
             if self.data.is_sample:
                 pretraining_cell(self.recipe, self.data.label)
                 require_trainable(self.recipe, self.setup, "pretraining.batch_size")
@@ -99,6 +106,8 @@ class CellSpec:
         unused = [f"--set pretraining.{change}" for change in self.pretraining_changes]
         if self.pretraining_seed is not None:
             unused.append(f"--pretraining-seed {self.pretraining_seed}")
+        if self.settings.new_stem and self.checkpoint is None:
+            unused.append("--new-stem")
         if unused:
             raise UserError(unused[0], "this run has no pre-training", "remove it")
         pretraining_data = self.method.row.pretraining_data

@@ -45,9 +45,8 @@ def finetuning_cell(
         accumulate: number of micro-batches per step.
         facts: further fields of the cell.
     """
-    overrides = changed_settings(settings, method.network, of_data)
-    for key in ("backbone", "label_fraction"):  # fields of their own
-        overrides.pop(key, None)
+    overrides = changed_settings(settings, settings.backbone, of_data)
+    overrides.pop("label_fraction", None)  # a field of its own
     if accumulate > 1:
         overrides["accumulate"] = accumulate
     arch: Any = settings.arch

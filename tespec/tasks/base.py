@@ -346,9 +346,10 @@ class Task(ABC):
         """
         segments = range(settings.segments - settings.max_labels, settings.segments)
         index = [(lane, segment) for lane in range(lanes) for segment in segments]
-        shape = (lanes, settings.segments, 2 * settings.bins, *size)
+        binning = settings.binning
+        shape = (lanes, settings.segments, binning.channels, *size)
         return {
-            "histograms": torch.zeros(shape, dtype=torch.uint8, device=device),
+            "histograms": torch.zeros(shape, dtype=getattr(torch, binning.dtype), device=device),
             "is_first": torch.ones(lanes, dtype=torch.bool, device=device),
             "label_position": torch.tensor(index, dtype=torch.int64, device=device),
         } | cls.blank_labels(settings, size, len(index), device)
@@ -411,7 +412,7 @@ class Task(ABC):
             "events": described["events"] + state,
             "scored": f"every {self.split} label once; "
             f"test-time augmentation: {settings.test_time_augmentation}",
-            "histograms": f"{settings.bins} bins, rule {settings.rule}",
+            "histograms": settings.binning.describe(),
         }
 
     @abstractmethod
@@ -527,13 +528,17 @@ def random_backbone(settings: Finetuning, size: tuple[int, int]) -> Backbone:
         settings: fine-tuning settings.
         size: (H, W) in px of the histograms.
     """
-    return build_backbone(
+    backbone = build_backbone(
         settings.backbone,
         settings.recurrent,
         settings.bins,
         padded_size(*size),
-        drop_path=settings.drop_path,
+        settings.binning.channels,
+        settings.drop_path,
     )
+    backbone.representation = settings.representation
+    backbone.new_stem = settings.new_stem
+    return backbone
 
 
 def features_player(backbone: Backbone, spec: HistogramSpec, device: torch.device) -> Predictor:

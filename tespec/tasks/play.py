@@ -22,7 +22,7 @@ from tespec.training.loading import load_batches
 class Predictor(NamedTuple):
     """A network with everything that determines its predictions on a recording."""
 
-    # From histograms (B, T, 2*bins, H, W), a state and the index (L, 2) int64, lane and segment, of
+    # From histograms (B, T, C, H, W), a state and the index (L, 2) int64, lane and segment, of
     # windows: outputs of these windows and the next state. The state is None at the start.
     predict: Callable[[Tensor, Any, Tensor], tuple[Any, Any]]
     read: Callable[[Any], Sequence[Any]]  # splits the outputs by window
@@ -37,7 +37,6 @@ class WindowOutput(NamedTuple):
     recording: Any
     # of the window among the chosen ones of its recording: by default, the index of the label
     position: int
-    histogram: Tensor  # (2*bins, H, W) uint8 of the window, on the CPU
     output: Any  # as `Predictor.read` returns it
     label: Any  # the label at the end of the window; None if windows were chosen
 
@@ -78,16 +77,13 @@ def play(
     state = None
     with progress(label, "steps") as advance:
         for step, batch in enumerate(loaded, start=1):
-            histograms = batch.histograms.to(device, non_blocking=True)  # (B, T, 2 * bins, H, W)
+            histograms = batch.histograms.to(device, non_blocking=True)  # (B, T, C, H, W)
             index = batch.label_position.to(device, non_blocking=True)  # (L, 2)
             state = reset(state, batch.is_first.to(device, non_blocking=True))
             with torch.autocast(device.type, player.half, enabled=player.half is not None):
                 outputs, state = player.predict(histograms, state, index)
             read = player.read(outputs) if batch.frames else []
-            frames = zip(
-                batch.frames, batch.label_position.tolist(), read, batch.labels, strict=True
-            )
-            for (number, position), (lane, segment), output, truth in frames:
-                histogram = batch.histograms[lane, segment]
-                yield WindowOutput(recordings[number], position, histogram, output, truth)
+            frames = zip(batch.frames, read, batch.labels, strict=True)
+            for (number, position), output, truth in frames:
+                yield WindowOutput(recordings[number], position, output, truth)
             advance(step, len(batches), "")

@@ -11,6 +11,8 @@ from tespec.core.errors import UserError
 from tespec.models.backbone import backbones
 from tespec.weights.released import FORMATS, REFUSED, TESPEC, CheckpointFormat
 
+HISTOGRAMS = "histograms"  # field of a recipe: the `HistogramSpec` of the training
+
 IMAGE_CHANNELS = (1, 3)
 
 
@@ -22,6 +24,8 @@ class Converted(NamedTuple):
     # other names in the file; more than four with the same first part are one entry
     unused: tuple[str, ...] = ()
     repeated: tuple[str, ...] = ()  # tensors that were repeated to more input channels
+    # of events that it was trained on; None: any, since its first convolution is repeated
+    representation: str | None = None
 
 
 def convert(
@@ -48,7 +52,11 @@ def convert(
         raise UserError(where, what, "give the backbone.safetensors of a pre-training")
     if "backbone" in recipe:
         converted = Converted(TESPEC, dict(tensors))
-        repeats = recipe.get("in_channels") in IMAGE_CHANNELS
+        origin = original_format(recipe)
+        of_images = origin is TESPEC and recipe.get("in_channels") in IMAGE_CHANNELS
+        repeats = origin.repeats or of_images
+        trained = recipe.get(HISTOGRAMS) or {}
+        representation = trained.get("representation", origin.representation)
     else:
         tensors, checkpoint_format = recognise(tensors)
         if checkpoint_format is None:
@@ -58,8 +66,11 @@ def convert(
             raise UserError(where, what, "use a checkpoint in a format listed in docs/weights.md")
         converted = _rename(tensors, checkpoint_format, where)
         repeats = checkpoint_format.repeats
+        representation = checkpoint_format.representation
+    if not repeats:
+        return converted._replace(representation=representation)
     stem = stem_of(converted.tensors)
-    if stem is None or not repeats or converted.tensors[stem].shape[1] >= channels:
+    if stem is None or converted.tensors[stem].shape[1] >= channels:
         return converted
     kernel = converted.tensors[stem]
     # Not scaled down: the paper does not mention a scale (appendix C, "Recurrent Backbone").

@@ -16,7 +16,14 @@ from tespec.models import Backbone, build_backbone
 from tespec.models.backbone import backbones
 from tespec.models.layers import padded_size
 from tespec.weights.files import problem_of, read_recipe, read_tensors, write_weights
-from tespec.weights.formats import Converted, convert, original_format, recognise, stem_of
+from tespec.weights.formats import (
+    HISTOGRAMS,
+    Converted,
+    convert,
+    original_format,
+    recognise,
+    stem_of,
+)
 from tespec.weights.released import IMAGENET_SIZE, LSTMS, PARTS, SWIN, TESPEC
 
 DEFAULT_BINS = 10
@@ -24,7 +31,6 @@ PREFIX = "timm:"
 # Fields that the recipe of a fine-tuned network has in addition to its settings: its
 # `HistogramSpec`; cell, seed, pre-training and data of its run; and the hash of the recordings
 # whose labels it was trained on.
-HISTOGRAMS = "histograms"
 RUN = "run"
 TRAINED_ON = "trained_on"
 EXTRA_FIELDS = (HISTOGRAMS, RUN, TRAINED_ON)
@@ -45,6 +51,8 @@ class WeightsReport:
     format: str = ""  # of the file
     # tensors that are randomly initialised, because the format has none
     random: tuple[str, ...] = ()
+    # the first convolution: "repeated" over more channels, "new": random; "": that of the file
+    stem: str = ""
 
     @property
     def coverage(self) -> float:
@@ -56,11 +64,12 @@ class WeightsReport:
         text = f"{self.source}: {self.loaded} of {self.total} tensors of the backbone"
         text += f", format {self.format}" if self.format else ""
         text += f", {len(self.adapted)} adapted" if self.adapted else ""
+        text += f", stem {self.stem}" if self.stem else ""
         return text + (f"; {random_parts(self.random)}" if self.random else "")
 
     def facts(self) -> dict[str, Any]:
         """Facts about the weights for a record."""
-        names = ("source", "sha256", "coverage", "loaded", "format")
+        names = ("source", "sha256", "coverage", "loaded", "format", "stem")
         published = original_format(self.recipe, self.format)
         return {name: getattr(self, name) for name in names} | {
             "seen": dict(published.seen),
@@ -77,6 +86,8 @@ def random_parts(names: Sequence[str]) -> str:
     parts = [
         title for prefix, title in PARTS.items() if any(name.startswith(prefix) for name in names)
     ]
+    if not all(name.startswith(tuple(PARTS)) for name in names):
+        parts.append("the first convolution")
     return f"{' and '.join(parts)} ({len(names)} tensors) are randomly initialised"
 
 
@@ -124,6 +135,8 @@ def match_state(converted: Converted, network: Backbone, recipe: Mapping[str, An
     resized = network.resize(source, size)
     lacks = {*converted.format.lacks, *([LSTMS] if recipe.get("recurrent") is False else [])}
     lacks -= {part for part in PARTS if any(name.startswith(part) for name in source)}
+    if network.new_stem:
+        lacks.add(network.stem.removesuffix("weight"))
     random = [name for name in target if name.startswith(tuple(lacks))]
     checked = {
         name: problem_of(resized.get(name), tensor)
@@ -131,9 +144,11 @@ def match_state(converted: Converted, network: Backbone, recipe: Mapping[str, An
         if name not in random
     }
     stem = stem_of(source)
-    if stem in target and source[stem].shape[1] != network.in_channels:
+    if stem in checked and source[stem].shape[1] != network.in_channels:
         bins, odd = divmod(network.in_channels, 2)
         needed = "images" if odd else f"negative and positive counts of {bins} bins"
+        if network.representation not in ("", "histogram"):
+            needed = network.representation
         given = converted.format.input or "those of its training"
         checked[stem] = (
             f"takes {source[stem].shape[1]} channels ({given}), "
@@ -149,9 +164,10 @@ def match_state(converted: Converted, network: Backbone, recipe: Mapping[str, An
         if not name.startswith(ignored)
     ]
     adapted = [name for name, tensor in matched.items() if tensor is not source[name]]
+    repeated = [name for name in converted.repeated if name in matched]
     return MatchedState(
         matched,
-        adapted=(*converted.repeated, *adapted),
+        adapted=(*repeated, *adapted),
         random=tuple(random),
         unused=(*unused, *converted.unused),
         problems=tuple(problems),
@@ -203,12 +219,16 @@ def _load(
     backbone: Backbone, path: Path, tensors: Mapping[str, Tensor], recipe: dict[str, Any]
 ) -> WeightsReport:
     converted = convert(tensors, backbone.in_channels, where=path, recipe=recipe)
+    stem = "new" if backbone.new_stem else "repeated" if converted.repeated else ""
+    if not stem:
+        _require_input(backbone, converted, path)
     matched = match_state(converted, backbone, recipe)
     written = f"written for backbone {recipe.get('backbone')!r}"
     matched.require_complete(
         path,
         f"the file is {written if 'backbone' in recipe else converted.format.title}; "
-        f"give weights of backbone {backbone.name!r}, recurrent={backbone.recurrent}",
+        f"give weights of backbone {backbone.name!r}, recurrent={backbone.recurrent}, or "
+        "--new-stem if only the input channels differ",
     )
     backbone.load_state_dict(backbone.state_dict() | matched.tensors)
     return WeightsReport(
@@ -221,7 +241,21 @@ def _load(
         recipe=recipe,
         format=converted.format.name,
         random=matched.random,
+        stem=stem,
     )
+
+
+def _require_input(backbone: Backbone, converted: Converted, path: Path) -> None:
+    """Refuse weights that were trained on another representation of events than the network's."""
+    trained = converted.representation
+    if trained is None or backbone.representation in ("", trained):
+        return
+    what = f"was trained on representation {trained}, but this run has {backbone.representation}"
+    remedy = f"set representation={trained}, or give --new-stem"
+    if not trained:
+        what = f"was trained on an input that no public code makes ({converted.format.input})"
+        remedy = "give --new-stem to train a new first convolution with another input"
+    raise UserError(path, what, remedy)
 
 
 def read_backbone(path: Path, size: Size | None = None) -> Backbone:

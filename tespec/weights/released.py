@@ -15,7 +15,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from tespec.core.settings import Size
+from tespec.core.settings import Size, input_settings
 
 Tensors = dict[str, Tensor]
 Rename = tuple[str, str]  # pattern of a full tensor name, and its replacement; "" drops it
@@ -142,6 +142,8 @@ class CheckpointFormat:
     sensor: Size | None = IMAGENET_SIZE  # training resolution (rows, columns) in px
     data: str = ""  # pre-training data set, as named in tables; "" if unknown
     input: str = ""  # of its pre-training: channels in their order, events, scaling
+    # the same as a representation of `tespec.core.settings.Binning`; "": none of them
+    representation: str = "histogram"
     # what its tensors do not show, as this harness assumes it
     assumed: str = ""
     # what its training has seen of labels, images and the data of evaluations
@@ -151,7 +153,7 @@ class CheckpointFormat:
 
     def facts(self) -> dict[str, str]:
         """What users should know besides the tensors, by title; without what is not known."""
-        titles = ("input", "assumed", "seen", "licence", "source")
+        titles = ("input", "settings", "assumed", "seen", "licence", "source")
         seen = ", ".join(f"{kind} ({which})" for kind, which in self.seen.items())
         facts = {title: getattr(self, title) for title in titles} | {"seen": seen}
         return {title: text for title, text in facts.items() if text}
@@ -160,6 +162,11 @@ class CheckpointFormat:
     def doubt(self) -> str:
         """Doubt about the layout: "file not confirmed", "layout second-hand", or "" for none."""
         return "" if self.source in ("", AUTHORS) else self.source.partition(":")[0]
+
+    @property
+    def settings(self) -> str:
+        """Settings of a run whose backbone is given this input, if it has some of its own."""
+        return input_settings(next(iter(self.networks), ""))
 
 
 @dataclass(frozen=True)
@@ -238,6 +245,7 @@ FORMATS = (
         sensor=(192, 192),
         data="E-TartanAir",
         input="6 bins, signed and bilinear in time",
+        representation="voxels",
         assumed="the student, norm epsilon 1e-6",
     ),
     CheckpointFormat(
@@ -250,6 +258,7 @@ FORMATS = (
         data="N-ImageNet",
         input="2 channels, counts of positive and negative events of at most 30,000 in sequence, "
         "each / (maximum + 1) * 2 - 1, at 224 px",
+        representation="ecdp",
         assumed="12 heads, norm epsilon 1e-6, event token before image token, features of blocks "
         "2, 5, 8, 11 after the final norm (its dense network is not published)",
         seen={"images": "CLIP"},
@@ -266,6 +275,7 @@ FORMATS = (
         data="N-ImageNet",
         input="3 channels, counts of positive events, 0, counts of negative ones, of 30,000 "
         "events, without hot pixels (mean + 10 standard deviations), / joint maximum",
+        representation="mem",
         assumed="norm epsilon 1e-6, features of blocks 8 to 11 without the final norm; BEiT's "
         "files have the same names",
         licence="Apache-2.0 / MIT",
@@ -278,10 +288,12 @@ FORMATS = (
         networks=("vit_small_gep", "vit_base_gep"),
         adapt=merge_class_position,
         sensor=(518, 518),
-        input="picture of 50 ms, rectified: dominant polarity in red or blue on white, counts "
-        "clipped at their 90th percentile, channels in cv2's order",
+        input="picture of 50 ms around a frame, rectified after it is drawn: dominant polarity in "
+        "red or blue on white, counts clipped at their 90th percentile, channels in cv2's order",
+        representation="gep",
         assumed="6 (ViT-S) or 12 heads, norm epsilon 1e-6, features of blocks 2, 5, 8, 11 after "
-        "the final norm; DINOv2's files have the same names",
+        "the final norm; runs draw the 50 ms before a label, after rectification, and normalise by "
+        "DSEC's mean and deviation; DINOv2's files have the same names",
         seen={"images": "DINOv2", "evaluation set": "DSEC's training set"},
         licence="GPL-3.0",
         source=UNCONFIRMED,
@@ -295,6 +307,7 @@ FORMATS = (
         adapt=merge_class_position,
         sensor=(518, 518),
         input="3 channels made from events",
+        representation="",
         assumed="6 heads, norm epsilon 1e-6, features of blocks 2, 5, 8, 11 after the final norm; "
         "Depth Anything's files have the same names",
         seen={"labels": "depth", "images": "DINOv2"},
@@ -313,6 +326,7 @@ FORMATS = (
         ),
         networks=("vit_small_eventpretrain",),
         input="5 bins, signed and bilinear in time",
+        representation="voxels",
         assumed="12 heads, norm epsilon 1e-6 (1e-5 after the patches), GELU after the patches' "
         "norm, features of blocks 3, 5, 7, 11 without the final norm",
         seen={"images": "CLIP, frames"},
@@ -329,7 +343,8 @@ FORMATS = (
         ),
         networks=("vit_small_scaleevent", "vit_base_scaleevent", "vit_large_scaleevent"),
         adapt=split_qkv_bias,
-        input="pictures of events, which no public code makes, normalised as images",
+        input="pictures of events, normalised as images",
+        representation="",
         assumed="6, 12 or 16 heads, norm epsilon 1e-5, features of blocks 2, 5, 8, 11 (ViT-L: 4, "
         "11, 17, 23) after the final norm",
         seen={

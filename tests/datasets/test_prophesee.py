@@ -477,7 +477,7 @@ def test_damaged_archives_are_refused(made, tmp_path, file, spoil, message):
             [],
             0,
             5,
-            r"holds histograms of 10 bins with rule rvt, not 5 bins with rule rvt; give --set b",
+            r"holds histograms of 10 bins, rule rvt, not 5 bins, rule rvt; give --set rep",
         ),
         (["window_ms=40"], 0, 10, "holds windows of 50 ms, not 40; give --set window_ms=50"),
         (["sensor_px=640x480"], 0, 10, "its sensor is 304x240 px, not 640x480; omit --sensor"),

@@ -42,7 +42,15 @@ from tespec.inference import find
 
 REAL = Path(__file__).parents[1] / "data"
 RAW = REAL / "evt3_640x480_2.08s.raw"
-SPEC = HistogramSpec(10, "edges", 50.0, Downsample(1, "nearest"), (64, 96), segments=5, reset=False)
+SPEC = HistogramSpec(
+    bins=10,
+    rule="edges",
+    window_ms=50.0,
+    downsample=Downsample(1, "nearest"),
+    size=(64, 96),
+    segments=5,
+    reset=False,
+)
 EVENTS = random_events(400, height=260, width=346, end=200_000)
 
 

@@ -198,7 +198,7 @@ MISTAKES = [
         {"bins": 5},
         "",
         {},
-        r"its histograms have 5 bins, but its network takes 10; use the unmodified file",
+        r"its input has 10 channels, but its network takes 20; use the unmodified file",
     ),
     (
         {"rule": "sum"},

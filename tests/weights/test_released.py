@@ -10,25 +10,39 @@ from pathlib import Path
 
 import tespec.core.compat  # before timm
 
+import numpy as np
 import pytest
 import timm
 import torch
-from published_files import saved, under
+from event_files import PLAIN, random_events, rows_of
+from published_files import moby, saved, under
+from short_runs import cell_spec
 from timm.models.swin_transformer import SwinTransformer
 from timm.models.vision_transformer import Block
 from torch import nn
 
 import tespec
 from tespec.cli.main import main
+from tespec.core.config import finetuning_settings
 from tespec.core.errors import UserError
+from tespec.core.settings import INPUTS, Binning, Downsample, input_settings
+from tespec.datasets.recording import fixed_windows
+from tespec.datasets.sources import EventSource
+from tespec.events.representations import represent
+from tespec.inference import find, load_trained, run_inference
 from tespec.models import build_backbone, event_maxvit, event_swin
 from tespec.models.backbone import backbones
 from tespec.models.event_vit import VITS
+from tespec.runs.data import Data, settings_of
+from tespec.runs.finetune import finetune
+from tespec.tasks.base import random_backbone
+from tespec.weights.files import write_weights
 from tespec.weights.formats import convert
-from tespec.weights.load import load_backbone
+from tespec.weights.load import inspect, load_backbone, rewrite
 from tespec.weights.released import FORMATS, REFUSED, UNAVAILABLE
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
+SIZE = (64, 96)
 
 
 def randomised(model, seed=0):
@@ -403,3 +417,169 @@ def test_every_format_and_every_refused_network_is_listed(call):
     assert all(refused.reason in out for refused in REFUSED)
     assert all(name in out for name in UNAVAILABLE)
     assert {name for known in FORMATS for name in known.networks} <= set(backbones())
+
+
+def made(folder, small, name):
+    """File of a published network, reduced to two blocks."""
+    layout, twin = small(name)
+    return saved(folder, layout(dict(twin.state_dict())))
+
+
+def run_settings(name, *changes, arch="feedforward"):
+    return finetuning_settings("ddd17", arch, "sample", changes, network=name)
+
+
+@pytest.mark.parametrize("name", INPUTS)
+@torch.no_grad()
+def test_a_run_gives_a_published_backbone_the_input_of_its_authors(tmp_path, small, name):
+    path = made(tmp_path, small, name)
+    settings = run_settings(name)
+    file_format = next(known for known in FORMATS if name in known.networks)
+    assert settings.binning.representation == file_format.representation
+    assert input_settings(name) in file_format.facts()["settings"]
+    backbone = random_backbone(settings, SIZE)
+    report = load_backbone(backbone, path)
+    assert (report.loaded + len(report.random), report.stem) == (report.total, "")
+    assert all(part.startswith("necks.") for part in report.random)
+    recording = fixed_windows(
+        "made", EventSource(write_events(tmp_path), SIZE), 50.0, Downsample(1, "all")
+    )
+    frames = recording.histograms(0, 2, settings.binning)
+    start, end = recording.windows[1].tolist()
+    count = settings.last_events
+    events = recording.stream.slice(0 if count else start, end)
+    plain = PLAIN[settings.representation](rows_of(events)[-(count or 0) :], settings.bins, SIZE)
+    torch.testing.assert_close(torch.from_numpy(frames[1]), torch.tensor(plain).float(), **CLOSE)
+    features, _ = backbone(torch.from_numpy(frames)[None])
+    assert all(feature.isfinite().all() for feature in features)
+
+
+def write_events(folder):
+    events = random_events(60_000, height=SIZE[0], width=SIZE[1], end=120_000)
+    path = folder / "events.npz"
+    np.savez(path, **events._asdict())
+    return path
+
+
+STEM = "vit.patch_embed.proj.weight"
+UNKNOWN_INPUT = [name for name in VIT_CASES if name not in INPUTS and "large" not in name]
+
+
+@pytest.mark.parametrize("name", UNKNOWN_INPUT)
+@pytest.mark.parametrize("representation", ["gep", "histogram"])
+def test_a_backbone_whose_input_no_code_makes_needs_a_new_stem(
+    tmp_path, small, name, representation
+):
+    path = made(tmp_path, small, name)
+    with pytest.raises(
+        UserError, match=r"no public code makes \(.*\); give --new-stem to train"
+    ) as error:
+        load_backbone(
+            random_backbone(run_settings(name, f"representation={representation}"), SIZE), path
+        )
+    assert "\n" not in str(error.value)
+    changes = (f"representation={representation}", "new_stem=true")
+    backbone = random_backbone(run_settings(name, *changes), SIZE)
+    before = backbone.state_dict()[STEM].clone()
+    report = load_backbone(backbone, path)
+    assert torch.equal(backbone.state_dict()[STEM], before)
+    assert report.facts()["stem"] == "new"
+    assert {part for part in report.random if "necks" not in part} == {STEM, STEM[:-6] + "bias"}
+    assert "the necks and the first convolution (10 tensors) are random" in report.summary()
+
+
+def test_a_repeated_stem_is_recorded_and_a_new_one_replaces_it(tmp_path):
+    path = saved(tmp_path, moby())
+    reports = {}
+    for new in ("false", "true"):
+        backbone = random_backbone(run_settings("swin_micro", f"new_stem={new}"), SIZE)
+        reports[new] = load_backbone(backbone, path)
+    stem = "swin.patch_embed.proj.weight"
+    assert (reports["false"].stem, reports["true"].stem) == ("repeated", "new")
+    assert stem in reports["false"].adapted
+    assert stem not in reports["true"].adapted
+    assert "stem repeated" in reports["false"].summary()
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        (
+            "vit_small_ecdp",
+            ("representation=histogram", "last_events=null"),
+            "was trained on representation ecdp, but this run has histogram; set representation=",
+        ),
+        ("vit_small_ecdp", ("representation=voxels", "bins=2"), "ecdp, but this run has voxels"),
+        ("vit_small_eventpretrain", ("bins=6",), r"takes 5 channels \(.*\), but .* 6 \(voxels\)"),
+        ("vit_base_mem", ("representation=gep",), "representation mem, but this run has gep"),
+    ],
+)
+def test_a_published_backbone_refuses_another_input(tmp_path, small, name, changes, message):
+    path = made(tmp_path, small, name)
+    backbone = random_backbone(run_settings(name, *changes), SIZE)
+    with pytest.raises(UserError, match=message):
+        load_backbone(backbone, path)
+    converted = tmp_path / "converted.safetensors"
+    tensors, recipe = rewrite(inspect(path))
+    write_weights(converted, tensors, recipe)
+    with pytest.raises(UserError, match=message):
+        load_backbone(backbone, converted)
+
+
+@pytest.mark.parametrize(
+    ("changes", "spec", "message"),
+    [
+        (("last_events=null", "representation=ecpd"), {}, "representation: 'ecpd' is not allowed"),
+        (("representation=histogram",), {}, "last_events: is set, but histograms divide the time"),
+        ((), {"checkpoint": None}, "representation ecdp: this run pre-trains the backbone on hist"),
+        (
+            ("new_stem=true",),
+            {"checkpoint": None, "method": "gep"},
+            "--new-stem: this run has no pre-training; remove it",
+        ),
+    ],
+)
+def test_settings_of_inputs_that_contradict_each_other_are_refused(
+    tmp_path, changes, spec, message
+):
+    def validate():
+        settings = run_settings("vit_small_ecdp", *changes)
+        options = {"method": "ecdp", "settings": settings} | spec
+        cell_spec(tmp_path, tmp_path, "ddd17", "feedforward", **options).validate()
+
+    with pytest.raises(UserError, match=message):
+        validate()
+
+
+@pytest.mark.slow
+def test_a_published_backbone_is_fine_tuned_evaluated_and_streamed_on_its_input(
+    tiny_world, tmp_path, small
+):
+    path = made(tmp_path, small, "vit_small_ecdp")
+    data = Data(tiny_world / "ddd17", "sample")
+    changes = ["optimisation.steps=2", "last_events=500"]
+    settings = settings_of(data, "ddd17", "feedforward", "smoke", changes, "vit_small_ecdp")
+    spec = cell_spec(
+        tiny_world, tmp_path, method="ecdp", settings=settings, checkpoint=path, data=data
+    )
+    record = finetune(spec)
+    assert record.weights.format == "ecdp-vit"
+    assert record.config["representation"] == "ecdp"
+    assert set(record.cell.overrides) == {change.partition("=")[0] for change in changes}
+    assert record.protocol["histograms"] == (
+        "2 channels, representation ecdp of the last 500 events"
+    )
+    weights = spec.setup.runs / record.name / "model.safetensors"
+    network = load_trained(weights)
+    assert (network.spec.representation, network.spec.last_events) == ("ecdp", 500)
+    recording = find("dir2", network.spec, network.settings, data.root)
+    label = int(recording.label_indices[-1])
+    (prediction,) = run_inference(network, recording, [label])
+    assert (prediction.histogram == recording.histograms(label, 1, Binning(10, "edges"))[0]).all()
+    times, masks = zip(*tespec.stream("dir2", weights, data=data.root), strict=True)
+    assert times == tuple(recording.windows[:, 1].tolist())
+    for window in (0, len(masks) - 1):
+        limits = recording.windows[window].tolist()
+        frame = represent(recording.stream, limits, settings.binning, recording.region)
+        output, _ = network.model.step(torch.from_numpy(frame)[None])
+        assert (masks[window] == output[0].numpy()).mean() > 0.99
