@@ -26,7 +26,9 @@ PAPER = "paper"  # profile with the paper's settings
 NETWORKS = {"swin_tiny": "Swin-T/7", "resnet50": "ResNet50"}
 Name = Annotated[str, Field(pattern=r"^[^/\x00-\x1f]+$")]  # part of file names
 Arch = Literal["recurrent", "feedforward"]
-Kind = Literal["evaluation", "pretraining", "probe", "reference", "control", "history"]
+Kind = Literal[
+    "evaluation", "pretraining", "probe", "reference", "control", "history", "predictions"
+]
 
 
 @pydantic.dataclasses.dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
