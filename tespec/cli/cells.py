@@ -22,7 +22,7 @@ from tespec.cli.options import (
     read_config,
     resolve_setup,
 )
-from tespec.comparison.records import Record, record_path
+from tespec.comparison.records import Record
 from tespec.core import config
 from tespec.core.distributed import is_first
 from tespec.core.errors import UserError
@@ -250,29 +250,21 @@ def score_predictions(folder: Path, cell: CellOptions, setup: Setup, given: Sequ
 
     Args:
         folder: with the predictions.
-        cell: gives task, split, data and profile, and no other option.
+        cell: gives task and data, and no other option.
         setup: options of how and where to run.
         given: arguments of the command line, for the record.
     """
-    used = TrainingOptions(profile=cell.training.profile, sensor=cell.training.sensor)
-    default = CellOptions(plugins=cell.plugins, training=used)
-    refuse(
-        cell.task is None
-        or cell != replace(default, task=cell.task, data=cell.data, split=cell.split),
-        "--score requires --task, and only --data, --split and --profile can be added",
-    )
-    task = read_config("tasks", cell.task)
-    profile = read_config("profiles", cell.training.profile)
-    check_names(cell.plugins, cell.data, task=task, profile=profile)
-    data = find_data(str(task), cell.data, profile)
+    used = CellOptions(task=cell.task, data=cell.data, plugins=cell.plugins)
+    what = "--score needs --task, and no option of a run but --data and --import"
+    refuse(cell.task is None or cell != used, what)
+    task = str(read_config("tasks", cell.task))
+    check_names(cell.plugins, cell.data, task=task)
+    data = find_data(task, cell.data)
     with launched(setup.launcher, setup.device), flush_denormals():
-        setup = resolve_setup(setup, given, profile, data.option)
-        record = predict.score_predictions(
-            folder, str(task), data.generate(), cell.split, profile, setup
-        )
+        setup = resolve_setup(setup, given, None, data.option)
+        record = predict.score_predictions(folder, task, data, setup)
         if is_first():
             print_result(record)
-            print(f"record: {record_path(setup.results, record.name)}")
 
 
 def _model_of(prediction: PredictOptions, cell: CellOptions) -> Path:

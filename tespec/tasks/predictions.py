@@ -2,116 +2,109 @@
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import field
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import numpy as np
 import pydantic.dataclasses
 from numpy.typing import NDArray
 from PIL import Image
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-from tespec.comparison.cell import Arch, Name
+from tespec.comparison.cell import Cell
 from tespec.core.boxes import Boxes, make_boxes
 from tespec.core.errors import UserError
-from tespec.core.files import UNREADABLE, read_json, regular_file
-from tespec.core.settings import Flag, PositiveFraction, Size, build
+from tespec.core.files import regular_file
+from tespec.core.settings import Size
 from tespec.datasets.labels import DAMAGED_PNG, MaskFiles
 from tespec.datasets.recording import LabelledRecording
 from tespec.events.readers.arrays import COPY_AGAIN, load_arrays
+from tespec.pretraining.method import TableRow
 
+T = TypeVar("T")
 DESCRIPTION = "predictions.json"
-Line = Annotated[str, Field(max_length=1000, pattern=r"^[^\x00-\x1f]*$")]
-Pixels = Annotated[float, Field(ge=-1e30, le=1e30)]  # float32 holds the sum of two
-PixelSize = Annotated[float, Field(ge=0, le=1e30)]
+Position = Annotated[float, Field(ge=-1e30, le=1e30)]  # px; float32 holds a sum of two
+Length = Annotated[float, Field(ge=0, le=1e30)]
 
 
-@pydantic.dataclasses.dataclass(frozen=True, kw_only=True)
+@pydantic.dataclasses.dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
 class Description:
-    """Content of `predictions.json`; a value of None is not compared with the scored data."""
+    """Content of `predictions.json`."""
 
-    method: Annotated[Name, Field(max_length=60)]
-    task: str
-    arch: Arch
+    cell: Cell  # what predicted; `overrides` has the test-time augmentation
+    facts: TableRow
     height: int  # px of masks, of depth maps and of the image that boxes refer to
     width: int
-    split: Literal["test", "val"] = "test"
-    data: str | None = None  # name in records
-    data_fingerprint: str | None = None
-    task_version: int | None = None
-    classes: tuple[str, ...] | None = None  # in the order of their numbers
     seed: Annotated[int, Field(ge=0)] = 0
-    profile: str = ""  # "": the default of the data
-    overrides: dict[str, Any] = field(default_factory=dict)  # changed settings by dotted name
-    label_fraction: PositiveFraction = 1.0
-    frozen: Flag = False  # whether only the head was trained
-    test_time_augmentation: Line = "none"
-    events: Line = ""  # that the network sees for a label
-    pretraining_data: Line = "-"
-    title: Line = ""  # in tables; "": `method`
-    citation: Line = ""
-    licence: Line = ""
-    metrics: dict[str, float] = field(default_factory=dict)  # as computed by the author
+    events: str = "not described"  # that are given to the network for a label
+    classes: tuple[str, ...] | None = None  # by number; None: not compared with the data's
+    data_fingerprint: str | None = None  # None: not compared with the data's
 
 
-def read_description(folder: Path) -> Description:
-    """Read the `predictions.json` of a folder."""
-    path = folder / DESCRIPTION
+@pydantic.dataclasses.dataclass(frozen=True)
+class BoxEntry:
+    """A box in COCO's format of results; `image_id` is the time of the label in us."""
+
+    image_id: int
+    category_id: Annotated[int, Field(ge=0)]
+    bbox: tuple[Position, Position, Length, Length]  # left, top, width, height
+    score: Annotated[float, Field(ge=0, le=1)]
+
+
+def read_json_as(kind: type[T], path: Path) -> T:
+    """Read a JSON file whose content has a type; raises `UserError` for other content."""
     try:
-        facts = read_json(path)
-    except UNREADABLE as error:
-        what = "no such file" if not path.exists() else f"not a readable JSON file ({error})"
+        return TypeAdapter(kind).validate_json(regular_file(path).read_bytes(), strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        what = f"{'.'.join(map(str, first['loc'])) or 'content'}: {first['msg']}"
         raise UserError(path, what, "write it as in docs/running.md") from error
-    if not isinstance(facts, dict):
-        raise UserError(path, "is not a mapping", "write it as in docs/running.md")
-    return build(Description, facts, str(path))
+
+
+def prediction_path(folder: Path, recording: LabelledRecording, label: int, suffix: str) -> Path:
+    """Path of the prediction for a label, named by the recording and the label's time in us."""
+    return folder / recording.name / f"{recording.label_times[label]}{suffix}"
 
 
 def find_predictions(
     folder: Path, recordings: Sequence[LabelledRecording], suffixes: Sequence[str]
-) -> dict[str, Path]:
-    """Find the prediction of every label; hidden files are ignored.
+) -> list[tuple[LabelledRecording, int, Path]]:
+    """Find the prediction for every label.
 
     Args:
-        folder: contains a folder for each recording.
+        folder: contains a folder for each recording; hidden files in them are ignored.
         recordings: with the labels.
-        suffixes: of the files.
+        suffixes: allowed ones of the files.
 
     Returns:
-        Files by `frame_name`, in the order of the labels.
+        Recording, index and file of each label, in their order.
 
     Raises:
-        UserError: a file is missing, or there is another one.
+        UserError: a prediction is missing or doubled, or is of no label.
     """
-    frames = [
-        frame_name(recording, label)
+    labels = [
+        (recording, label)
         for recording in recordings
         for label in range(len(recording.label_indices))
     ]
-    files: dict[str, Path] = dict.fromkeys(frames, folder)
-    for path in sorted(folder.rglob("*")):
-        name = path.relative_to(folder)
-        if path.is_dir() or name == Path(DESCRIPTION) or any(p.startswith(".") for p in name.parts):
-            continue
-        frame = name.with_suffix("").as_posix()
-        if frame not in files or path.suffix not in suffixes:
-            what = f"is no {' or '.join(suffixes)} file named after a recording and a label's time"
+    names = [prediction_path(folder, recording, label, "") for recording, label in labels]
+    paths = [path for path in sorted(folder.rglob("*/*")) if not path.is_dir()]
+    paths = [path for path in paths if not path.name.startswith(".")]
+    by_name = {path.with_suffix(""): path for path in paths}
+    surplus = by_name.keys() - {*names}
+    for path in paths:
+        other = by_name[path.with_suffix("")]
+        if other != path:
+            raise UserError(path, f"predicts the same label as {other.name}", "keep one of them")
+        if path.with_suffix("") in surplus or path.suffix not in suffixes:
+            what = f"is not named RECORDING/TIME{suffixes[0]} after a label of the split"
             raise UserError(path, what, "remove or rename it")
-        if files[frame] != folder:
-            what = f"predicts the same label as {files[frame].name}"
-            raise UserError(path, what, "keep one of them")
-        files[frame] = path
-    missing = [frame for frame, path in files.items() if path == folder]
-    if missing:
-        what = f"is missing; {len(missing):,} of {len(frames):,} labels have no prediction"
-        raise UserError(folder / f"{missing[0]}{suffixes[0]}", what, "predict every label once")
-    return files
-
-
-def frame_name(recording: LabelledRecording, label: int) -> str:
-    """Name of a label's prediction: the recording's name, a slash and the label's time in us."""
-    return f"{recording.name}/{recording.label_times[label]}"
+    for name in names:
+        if name not in by_name:
+            raise UserError(
+                f"{name}{suffixes[0]}", "is missing", "predict every label of the split"
+            )
+    return [(*label, by_name[name]) for label, name in zip(labels, names, strict=True)]
 
 
 class Format(NamedTuple):
@@ -120,7 +113,7 @@ class Format(NamedTuple):
     suffixes: tuple[str, ...]  # the first one is written
     write: Callable[[Path, Any], None]
     # From a file, the size (H, W) in px of the labels and the number of classes; raises a
-    # `UserError` if the file is not a valid prediction.
+    # `UserError` for an invalid prediction.
     read: Callable[[Path, Size, int], Any]
 
 
@@ -132,7 +125,7 @@ def write_mask(path: Path, mask: NDArray[np.uint8]) -> None:
 def read_mask(path: Path, size: Size, classes: int) -> NDArray[np.uint8]:
     """Read the classes (H, W) of pixels from a PNG file; see `Format.read`."""
     mask = MaskFiles(path.parent, (path.name,))[0]
-    _require_pixels(path, mask, size, mask < classes, f"a class from 0 to {classes - 1}")
+    _require_pixels(path, mask, np.uint8, size, (0, classes - 1))
     return mask
 
 
@@ -142,93 +135,70 @@ def write_depth(path: Path, depth: NDArray[np.float32]) -> None:
 
 
 def read_depth(path: Path, size: Size, classes: int) -> NDArray[np.float32]:
-    """Read a depth map (H, W) in m; see `Format.read`.
+    """Read a depth map (H, W) in m from a NPZ file, or from a PNG file with depth in mm.
 
-    Args:
-        path: NPZ file with float32 `depth` in m, or PNG file of 16-bit depth in mm.
-        size: (H, W) in px of the labels.
-        classes: not used.
+    See `Format.read`; `classes` is not used.
     """
-    is_png = path.suffix == ".png"
-    depth = _read_16_bit(path) if is_png else load_arrays(path, ["depth"])[0]
-    expected = np.dtype(np.uint16 if is_png else np.float32)
-    if depth.dtype != expected:
-        raise UserError(path, f"holds {depth.dtype}, not {expected}", "convert it")
-    metres = (depth / 1000).astype(np.float32) if is_png else depth
-    valid = np.isfinite(metres) & (metres > 0)
-    _require_pixels(path, metres, size, valid, "a finite depth above 0")
-    return metres
-
-
-def _read_16_bit(path: Path) -> NDArray[Any]:
+    if path.suffix != ".png":
+        (depth,) = load_arrays(path, ["depth"])
+        _require_pixels(path, depth, np.float32, size, (1e-30, 1e30))
+        return depth
     try:
         with Image.open(regular_file(path), formats=("PNG",)) as image:
-            return np.asarray(image)
+            millimetres = np.asarray(image)
     except DAMAGED_PNG as error:
         raise UserError(path, "not a readable PNG", COPY_AGAIN) from error
+    _require_pixels(path, millimetres, np.uint16, size, (1, 65535))
+    return (millimetres / 1000).astype(np.float32)
 
 
 def _require_pixels(
-    path: Path, values: NDArray[Any], size: Size, valid: NDArray[np.bool_], required: str
+    path: Path, values: NDArray[Any], dtype: type, size: Size, limits: tuple[float, float]
 ) -> None:
-    if values.shape != size:
-        what = f"has shape {values.shape}, but the labels have {size} (rows, columns)"
-        raise UserError(path, what, "predict at the size of the labels")
-    if not valid.all():
-        invalid = values[~valid]
-        what = f"has {len(invalid):,} invalid pixels, such as {invalid[0]:g}"
-        raise UserError(path, what, f"give every pixel {required}")
-
-
-class BoxEntry(BaseModel):
-    """A box in COCO's format of results; `image_id` is the time of the label in us."""
-
-    image_id: int
-    category_id: Annotated[int, Field(ge=0)]
-    bbox: tuple[Pixels, Pixels, PixelSize, PixelSize]  # left, top, width, height
-    score: Annotated[float, Field(ge=0, le=1)]
-
-
-BOX_ENTRIES = TypeAdapter(list[BoxEntry])
+    if values.dtype != dtype or values.shape != size:
+        what = f"holds {values.dtype} of shape {values.shape}"
+        raise UserError(path, what, f"give {np.dtype(dtype)} of shape {size}, (rows, columns)")
+    low, high = limits
+    invalid = values[~((values >= low) & (values <= high))]  # NaN is
+    if invalid.size:
+        what = f"{invalid.size:,} pixels are invalid, such as {invalid[0]:g}"
+        raise UserError(path, what, f"give every pixel a value from {low:g} to {high:g}")
 
 
 def write_boxes(path: Path, boxes: Boxes) -> None:
-    """Write the boxes of a label as a JSON file of `BoxEntry`s, without rounding."""
-    # Differences of float32 are exact in float64, which scoring uses as well.
+    """Write the boxes of a label as a JSON file of `BoxEntry`s.
+
+    Nothing is rounded, except that an edge within 0.001 px of 0 may move by 1e-12 px.
+    """
     corners = boxes.corners.astype(np.float64)
     corners[:, 2:] -= corners[:, :2]
-    columns = zip(corners.tolist(), boxes.label.tolist(), boxes.score.tolist(), strict=True)
     entries = [
         {"image_id": int(path.stem), "category_id": label, "bbox": box, "score": score}
-        for box, label, score in columns
+        for box, label, score in zip(
+            corners.tolist(), boxes.label.tolist(), boxes.score.tolist(), strict=True
+        )
     ]
     path.write_text(json.dumps(entries))
 
 
 def read_boxes(path: Path, size: Size, classes: int) -> Boxes:
-    """Read the boxes of a label from a JSON file of `BoxEntry`s, [] for none; see `Format.read`."""
-    try:
-        entries = BOX_ENTRIES.validate_json(regular_file(path).read_bytes(), strict=True)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"])) or "file"
-        what = f"{where}: {first['msg']}"
-        raise UserError(path, what, "write COCO results as in docs/running.md") from error
-    for number, entry in enumerate(entries):
-        if entry.image_id != int(path.stem):
-            what = f"{number}.image_id: {entry.image_id} is not the time in the file's name"
-            raise UserError(path, what, "put the boxes of each label in its own file")
-        if entry.category_id >= classes:
-            what = f"{number}.category_id: there is no class {entry.category_id}"
-            raise UserError(path, what, f"give classes from 0 to {classes - 1}")
-    corners = np.array([entry.bbox for entry in entries], np.float64).reshape(-1, 4)
+    """Read the boxes of a label from a JSON file of `BoxEntry`s; see `Format.read`.
+
+    Boxes may exceed the image, so `size` is not used.
+    """
+    entries = read_json_as(list[BoxEntry], path)
+    for box in entries:
+        if box.image_id != int(path.stem) or box.category_id >= classes:
+            what = f"has a box of image {box.image_id} and category {box.category_id}"
+            remedy = f"give image_id {path.stem} and a category_id from 0 to {classes - 1}"
+            raise UserError(path, what, remedy)
+    corners = np.array([box.bbox for box in entries], np.float64).reshape(-1, 4)
     corners[:, 2:] += corners[:, :2]
-    labels = np.array([entry.category_id for entry in entries], np.int64)
-    return make_boxes(corners, labels, np.array([entry.score for entry in entries]))
+    labels = np.array([box.category_id for box in entries], np.int64)
+    return make_boxes(corners, labels, np.array([box.score for box in entries]))
 
 
-# by kind of task
-FORMATS = {
+FORMATS = {  # by kind of task
     "segmentation": Format((".png",), write_mask, read_mask),
     "depth": Format((".npz", ".png"), write_depth, read_depth),
     "detection": Format((".json",), write_boxes, read_boxes),
@@ -238,6 +208,6 @@ FORMATS = {
 def format_of(kind: str) -> Format:
     """Format of the predictions of a kind of task; raises `UserError` for a kind without one."""
     if kind not in FORMATS:
-        what = f"predictions of kind {kind!r} have no format"
-        raise UserError("predictions", what, f"choose a task of kind {', '.join(FORMATS)}")
+        remedy = f"choose a task of kind {', '.join(FORMATS)}"
+        raise UserError(f"predictions of kind {kind}", "have no format", remedy)
     return FORMATS[kind]
