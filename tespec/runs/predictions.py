@@ -62,8 +62,11 @@ def save_predictions(weights: Path, given: Path | None, out: Path, setup: Setup)
     """
     cell, seed = start_of(read_recipe(weights).get(RUN, {}), "", weights)
     if not isinstance(cell, Cell):
-        what = "does not name the run that fine-tuned it"
-        raise UserError(weights, what, "give the model.safetensors of `tespec run`")
+        raise UserError(
+            weights,
+            "does not name the run that fine-tuned it",
+            "give the model.safetensors of `tespec run`",
+        )
     if out.exists() and not (setup.overwrite and (out / DESCRIPTION).is_file()):
         raise UserError(out, "already exists", "choose a new folder")
     device = choose_device(setup.device)
@@ -140,8 +143,11 @@ def score_predictions(folder: Path, name: str, data: Data, setup: Setup) -> Reco
         ("data_fingerprint", described.data_fingerprint or fingerprint, fingerprint),
     ):
         if declared != scored:
-            what = f"is {declared}, but {scored} is scored"
-            raise UserError(f"{where}, {field}", what, "score what the predictions are for")
+            raise UserError(
+                f"{where}, {field}",
+                f"is {declared}, but {scored} is scored",
+                "score what the predictions are for",
+            )
     predictions = find_predictions(folder, task.scored, source.suffixes)
     scorer = task.scorer()
 
@@ -159,6 +165,7 @@ def score_predictions(folder: Path, name: str, data: Data, setup: Setup) -> Reco
             scorer,
             train=UNKNOWN,
             histograms=UNKNOWN,
+            predictions=UNKNOWN,
             events=described.events,
             scored=f"every {cell.split} label once; test-time augmentation: {augmentation}",
         )

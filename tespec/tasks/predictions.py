@@ -57,8 +57,8 @@ def read_json_as(kind: type[T], path: Path) -> T:
         return TypeAdapter(kind).validate_json(regular_file(path).read_bytes(), strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        what = f"{'.'.join(map(str, first['loc'])) or 'content'}: {first['msg']}"
-        raise UserError(path, what, "write it as in docs/running.md") from error
+        where = ".".join(map(str, first["loc"])) or "content"
+        raise UserError(path, f"{where}: {first['msg']}", "see docs/running.md") from error
 
 
 def prediction_path(folder: Path, recording: LabelledRecording, label: int, suffix: str) -> Path:
@@ -97,8 +97,11 @@ def find_predictions(
         if other != path:
             raise UserError(path, f"predicts the same label as {other.name}", "keep one of them")
         if path.with_suffix("") in surplus or path.suffix not in suffixes:
-            what = f"is not named RECORDING/TIME{suffixes[0]} after a label of the split"
-            raise UserError(path, what, "remove or rename it")
+            raise UserError(
+                path,
+                f"is not named RECORDING/TIME{suffixes[0]} after a label of the split",
+                "remove or rename it",
+            )
     for name in names:
         if name not in by_name:
             raise UserError(
@@ -125,7 +128,7 @@ def write_mask(path: Path, mask: NDArray[np.uint8]) -> None:
 def read_mask(path: Path, size: Size, classes: int) -> NDArray[np.uint8]:
     """Read the classes (H, W) of pixels from a PNG file; see `Format.read`."""
     mask = MaskFiles(path.parent, (path.name,))[0]
-    _require_pixels(path, mask, np.uint8, size, (0, classes - 1))
+    _require_pixels(path, mask, np.uint8, size, 0, classes - 1)
     return mask
 
 
@@ -141,28 +144,33 @@ def read_depth(path: Path, size: Size, classes: int) -> NDArray[np.float32]:
     """
     if path.suffix != ".png":
         (depth,) = load_arrays(path, ["depth"])
-        _require_pixels(path, depth, np.float32, size, (1e-30, 1e30))
+        _require_pixels(path, depth, np.float32, size, 1e-30, 1e30)
         return depth
     try:
         with Image.open(regular_file(path), formats=("PNG",)) as image:
             millimetres = np.asarray(image)
     except DAMAGED_PNG as error:
         raise UserError(path, "not a readable PNG", COPY_AGAIN) from error
-    _require_pixels(path, millimetres, np.uint16, size, (1, 65535))
+    _require_pixels(path, millimetres, np.uint16, size, 1, 65535)
     return (millimetres / 1000).astype(np.float32)
 
 
 def _require_pixels(
-    path: Path, values: NDArray[Any], dtype: type, size: Size, limits: tuple[float, float]
+    path: Path, values: NDArray[Any], dtype: type, size: Size, low: float, high: float
 ) -> None:
     if values.dtype != dtype or values.shape != size:
-        what = f"holds {values.dtype} of shape {values.shape}"
-        raise UserError(path, what, f"give {np.dtype(dtype)} of shape {size}, (rows, columns)")
-    low, high = limits
+        raise UserError(
+            path,
+            f"holds {values.dtype} of shape {values.shape}",
+            f"give {np.dtype(dtype)} of shape {size}, (rows, columns)",
+        )
     invalid = values[~((values >= low) & (values <= high))]  # NaN is
     if invalid.size:
-        what = f"{invalid.size:,} pixels are invalid, such as {invalid[0]:g}"
-        raise UserError(path, what, f"give every pixel a value from {low:g} to {high:g}")
+        raise UserError(
+            path,
+            f"{invalid.size:,} pixels are invalid, such as {invalid[0]:g}",
+            f"give every pixel a value from {low:g} to {high:g}",
+        )
 
 
 def write_boxes(path: Path, boxes: Boxes) -> None:
@@ -189,9 +197,11 @@ def read_boxes(path: Path, size: Size, classes: int) -> Boxes:
     entries = read_json_as(list[BoxEntry], path)
     for box in entries:
         if box.image_id != int(path.stem) or box.category_id >= classes:
-            what = f"has a box of image {box.image_id} and category {box.category_id}"
-            remedy = f"give image_id {path.stem} and a category_id from 0 to {classes - 1}"
-            raise UserError(path, what, remedy)
+            raise UserError(
+                path,
+                f"has a box of image {box.image_id} and category {box.category_id}",
+                f"give image_id {path.stem} and a category_id from 0 to {classes - 1}",
+            )
     corners = np.array([box.bbox for box in entries], np.float64).reshape(-1, 4)
     corners[:, 2:] += corners[:, :2]
     labels = np.array([box.category_id for box in entries], np.int64)
@@ -208,6 +218,7 @@ FORMATS = {  # by kind of task
 def format_of(kind: str) -> Format:
     """Format of the predictions of a kind of task; raises `UserError` for a kind without one."""
     if kind not in FORMATS:
-        remedy = f"choose a task of kind {', '.join(FORMATS)}"
-        raise UserError(f"predictions of kind {kind}", "have no format", remedy)
+        raise UserError(
+            f"predictions of kind {kind}", "have no format", f"choose from {', '.join(FORMATS)}"
+        )
     return FORMATS[kind]

@@ -185,7 +185,7 @@ FILES = [
     ("gen1", first_box(category_id=9), "{path}: has a box of image "),
     ("gen1", first_box(image_id=7), "{path}: has a box of image 7 and category 1; give image_id "),
     ("gen1", first_box(bbox=[3, 4, -5, 6]), "{path}: 0.bbox.2: Input should be greater than or e"),
-    ("gen1", first_box(bbox=[3, 4, 5]), "{path}: 0.bbox.3: Field required; write it as in docs/"),
+    ("gen1", first_box(bbox=[3, 4, 5]), "{path}: 0.bbox.3: Field required; see docs/"),
     ("gen1", first_box(score=float("nan")), "{path}: 0.score: Input should be"),
 ]
 
@@ -220,13 +220,13 @@ DESCRIPTIONS = [
         lambda facts: facts["cell"].update(split="val"),
         "/dir2/1020000.png: is not named RECORDING/TIME.png after",
     ),
-    (lambda facts: facts["cell"].pop("method"), "json: cell.method: Field required; write it as"),
+    (lambda facts: facts["cell"].pop("method"), "json: cell.method: Field required; see "),
     (lambda facts: facts["cell"].update(method="a/b"), "json: cell.method: String should match pa"),
     (lambda facts: facts.update(height=65), "height, width: is (65, 96), but (64, 96) is scored"),
     (lambda facts: facts.update(classes=["road"]), "classes: is ('road',), but ('flat', 'backgr"),
     (lambda facts: facts.update(data_fingerprint="x"), "data_fingerprint: is x, but "),
-    (lambda facts: facts.update(seeds=[1]), "json: seeds: Unexpected keyword argument; write it "),
-    (lambda facts: facts.pop("facts"), "predictions.json: facts: Field required; write it as in"),
+    (lambda facts: facts.update(seeds=[1]), "json: seeds: Unexpected keyword argument; see "),
+    (lambda facts: facts.pop("facts"), "predictions.json: facts: Field required; see docs"),
 ]
 
 
