@@ -30,6 +30,7 @@ from tespec.runs.train import require_recordable
 from tespec.tasks import build_task
 from tespec.tasks.predictions import (
     DESCRIPTION,
+    DESCRIPTIONS,
     Description,
     find_predictions,
     format_of,
@@ -123,7 +124,7 @@ def score_predictions(folder: Path, name: str, data: Data, setup: Setup) -> Reco
         UserError: predictions are missing, doubled, surplus or invalid, or are for something else.
     """
     where = folder / DESCRIPTION
-    described = read_json_as(Description, where)
+    described = read_json_as(DESCRIPTIONS, where)
     cell = described.cell
     changes = [
         f"{key}={json.dumps(value)}"

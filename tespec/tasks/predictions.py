@@ -23,7 +23,7 @@ from tespec.pretraining.method import TableRow
 
 T = TypeVar("T")
 DESCRIPTION = "predictions.json"
-Position = Annotated[float, Field(ge=-1e30, le=1e30)]  # px; float32 holds a sum of two
+Position = Annotated[float, Field(ge=-1e30, le=1e30)]  # px; float32 holds a sum
 Length = Annotated[float, Field(ge=0, le=1e30)]
 
 
@@ -51,10 +51,14 @@ class BoxEntry:
     score: Annotated[float, Field(ge=0, le=1)]
 
 
-def read_json_as(kind: type[T], path: Path) -> T:
+DESCRIPTIONS = TypeAdapter(Description)
+BOXES = TypeAdapter(list[BoxEntry])
+
+
+def read_json_as(content: TypeAdapter[T], path: Path) -> T:
     """Read a JSON file whose content has a type; raises `UserError` for other content."""
     try:
-        return TypeAdapter(kind).validate_json(regular_file(path).read_bytes(), strict=True)
+        return content.validate_json(regular_file(path).read_bytes(), strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"])) or "content"
@@ -194,7 +198,7 @@ def read_boxes(path: Path, size: Size, classes: int) -> Boxes:
 
     Boxes may exceed the image, so `size` is not used.
     """
-    entries = read_json_as(list[BoxEntry], path)
+    entries = read_json_as(BOXES, path)
     for box in entries:
         if box.image_id != int(path.stem) or box.category_id >= classes:
             raise UserError(

@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 import torch
+from made_records import cell
 from PIL import Image
 from short_runs import cell_spec, setup_in
 
@@ -24,9 +25,12 @@ from tespec.tasks.play import play
 from tespec.weights.files import write_weights
 
 CPU = torch.device("cpu")
-CASES = [("ddd17", "recurrent", ["test_time_augmentation=flip"]), ("gen1", "feedforward", [])]
+CASES = [("ddd17", "recurrent", []), ("gen1", "feedforward", [])]
 CASES += [("mvsec", "feedforward", ["label_fraction=0.5"])]
-SLOW = [("ddd17", "feedforward", []), ("gen1", "recurrent", ["head.min_diagonal=20.0"])]
+SLOW = [
+    ("ddd17", "feedforward", ["test_time_augmentation=flip"]),
+    ("gen1", "recurrent", ["head.min_diagonal=20.0"]),
+]
 SLOW += [("mvsec", "recurrent", ["sampling=random"])]
 
 
@@ -49,6 +53,12 @@ def near_truth(*args, **options):
         corners = window.label.corners + 4 * rng.random(window.label.corners.shape)
         boxes = make_boxes(corners, window.label.label, rng.random(len(corners)))
         yield window._replace(output=boxes)
+
+
+def interrupted(*args, **options):
+    """Play one window, then stop as by Ctrl-C."""
+    yield next(play(*args, **options))
+    raise KeyboardInterrupt
 
 
 def score(folder, task, data, results, *more):
@@ -111,10 +121,10 @@ def write_perfect(world, name, folder, *, millimetres=False):
             Image.fromarray(np.clip(depth, 1, 65535).astype(np.uint16)).save(f"{file}.png")
         else:
             np.savez(f"{file}.npz", depth=np.nan_to_num(frame.label, nan=1.0))
-    cell = {"kind": "predictions", "method": "mynet", "task": name, "data": "sample"}
-    cell |= {"profile": "sample", "arch": "feedforward"}
+    named = {"kind": "predictions", "method": "mynet", "task": name, "data": "sample"}
+    named |= {"profile": "sample", "arch": "feedforward"}
     facts = {"title": "MyNet", "licence": "MIT"}
-    described = {"cell": cell, "facts": facts, "height": height, "width": width}
+    described = {"cell": named, "facts": facts, "height": height, "width": width}
     (folder / "predictions.json").write_text(json.dumps(described))
 
 
@@ -277,18 +287,28 @@ def test_files_hold_predictions_without_rounding(tmp_path, kind):
         np.testing.assert_array_equal(part, expected)
 
 
-def test_a_folder_that_exists_is_kept(tiny_world, tmp_path):
-    weights, *_ = network_of(tiny_world, tmp_path, "ddd17", "feedforward", [])
-    setup = setup_in(tmp_path, overwrite=True)
+def test_a_folder_that_exists_is_kept(tmp_path):
+    weights = tmp_path / "model.safetensors"
+    write_weights(weights, {"a": torch.zeros(1)}, {"run": recipe_of(cell(), 0)})
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "notes.txt").touch()
+    setup = setup_in(tmp_path, overwrite=True)
     with pytest.raises(UserError, match="out: already exists; choose a new folder"):
-        save_predictions(weights, tiny_world / "ddd17", tmp_path / "out", setup)
-    other = tmp_path / "other.safetensors"
-    write_weights(other, {"a": torch.zeros(1)}, {})
+        save_predictions(weights, None, tmp_path / "out", setup)
+    write_weights(weights, {"a": torch.zeros(1)}, {})
     with pytest.raises(UserError, match="does not name the run that fine-tuned it"):
-        save_predictions(other, None, tmp_path / "new", setup)
+        save_predictions(weights, None, tmp_path / "new", setup)
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["notes.txt"]
+
+
+def test_an_interrupted_evaluation_leaves_no_folder(tiny_world, tmp_path, monkeypatch):
+    weights, *_ = network_of(tiny_world, tmp_path, "ddd17", "feedforward", [])
+    monkeypatch.setattr(base, "play", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        save_predictions(
+            weights, tiny_world / "ddd17", tmp_path / "new" / "out", setup_in(tmp_path)
+        )
+    assert not list((tmp_path / "new").iterdir())
 
 
 @pytest.mark.slow
