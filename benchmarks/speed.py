@@ -401,7 +401,7 @@ def metric(quick: bool, folder: Path) -> Case:
     number = sum(len(predicted.label) for predicted, _ in frames)
 
     def by_scorer() -> list[float]:
-        scorer = DetectionScorer(CLASSES, BoxFilter(0, 0, 0), "class score")
+        scorer = DetectionScorer(CLASSES, BoxFilter(0, 0, 0))
         for time_us, (predicted, truth) in enumerate(frames, 1):
             scorer.update(predicted, truth, "recording", time_us)
         return list(scorer.overall().metrics().values())

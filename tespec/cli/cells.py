@@ -16,6 +16,7 @@ from tespec.cli.options import (
     CellOptions,
     PredictOptions,
     TrainingOptions,
+    check_names,
     format_metrics,
     network_of,
     read_config,
@@ -29,6 +30,7 @@ from tespec.core.settings import Pretraining, default_values
 from tespec.datasets.base import TEST
 from tespec.pretraining.method import Method, find_method
 from tespec.registry import METHODS
+from tespec.runs import predictions as predict
 from tespec.runs.cost import estimate_training, evaluated_windows, input_size
 from tespec.runs.data import SAMPLE, Data, find_data, find_unlabelled, settings_of
 from tespec.runs.finetune import CellSpec, finetune
@@ -52,14 +54,19 @@ from tespec.weights.files import read_recipe
 from tespec.weights.load import fetch
 
 
-def run_cell(cell: CellOptions, setup: Setup, given: Sequence[str]) -> None:
+def run_cell(cell: CellOptions, setup: Setup, given: Sequence[str], *, save: bool = False) -> None:
     """Compute a cell or a reference, once for each seed, and print the results.
 
     Args:
         cell: options of the cell.
         setup: options of how and where to run.
         given: arguments of the command line, for the record.
+        save: whether to save the predictions.
     """
+    refuse(
+        save and bool(cell.probe or cell.reference == PRIOR),
+        "--save-predictions cannot be combined with --probe and --reference prior",
+    )
     spec = build_spec(cell, setup)
     measure: Callable[[CellSpec], Record] = finetune
     if cell.probe or cell.reference == PRIOR:
@@ -67,7 +74,7 @@ def run_cell(cell: CellOptions, setup: Setup, given: Sequence[str]) -> None:
         measure = probe if cell.probe else label_prior
     elif cell.reference == CONTROL:
         measure = partial(finetune, kind="control")
-    run_seeds(spec, measure, cell, given)
+    run_seeds(spec, measure, cell, given, save=save)
 
 
 def build_spec(cell: CellOptions, setup: Setup) -> CellSpec:
@@ -110,6 +117,8 @@ def run_seeds(
     measure: Callable[[CellSpec], Record],
     cell: CellOptions,
     given: Sequence[str],
+    *,
+    save: bool,
 ) -> None:
     """Run a cell once for each seed, and print the results.
 
@@ -118,6 +127,7 @@ def run_seeds(
         measure: computes a cell's record, or loads it.
         cell: its options.
         given: arguments of the command line, for the record.
+        save: whether to save the predictions, in the folder of each run.
     """
     profile = spec.settings.profile if cell.training.profile else None
     with launched(spec.setup.launcher, spec.setup.device), flush_denormals():
@@ -128,10 +138,16 @@ def run_seeds(
         for seed in cell.seeds:
             command = f"{setup.command} --seed {seed}"
             record = measure(replace(spec, seed=seed, setup=replace(setup, command=command)))
+            weights = setup.runs / record.name / WEIGHTS
+            predictions = weights.with_name("predictions")
+            if save and (setup.overwrite or not predictions.exists()):
+                predict.save_predictions(weights, cell.data, predictions, setup)
             if is_first():
                 print_result(record)
-                if (weights := setup.runs / record.name / WEIGHTS).is_file():
+                if weights.is_file():
                     print(f"weights: {weights}")
+                if save:
+                    print(f"predictions: {predictions}")
 
 
 def print_result(record: Record) -> None:
@@ -196,13 +212,13 @@ def draw_predictions(prediction: PredictOptions, cell: CellOptions, setup: Setup
     print(f"{windows} windows, {labelled} of them labelled: {figure}")
 
 
-def run_history(
+def measure_model(
     prediction: PredictOptions, cell: CellOptions, setup: Setup, given: Sequence[str]
 ) -> None:
-    """Score a trained network by the history that it sees, and print what its memory adds.
+    """Score a trained network by the history that it sees, or save its predictions.
 
     Args:
-        prediction: the network.
+        prediction: the network, and the folder for the predictions.
         cell: gives the folder of the data, and no other option.
         setup: options of how and where to run.
         given: arguments of the command line, for the record.
@@ -217,10 +233,38 @@ def run_history(
         data = os.path.abspath(data)
     with launched(setup.launcher, setup.device), flush_denormals():
         setup = resolve_setup(setup, given, known, data)
-        record = measure_history(model, cell.data, setup)
+        if prediction.history:
+            record = measure_history(model, cell.data, setup)
+            figure = setup.results / "pictures" / record.name
+            text = f"{record.protocol['memory']}\nfigure and table: {figure}.png, .csv"
+        else:
+            out: Any = prediction.out
+            metrics = predict.save_predictions(model, cell.data, out, setup)
+            text = f"{format_metrics(metrics)}\npredictions: {out}"
         if is_first():
-            print(record.protocol["memory"])
-            print(f"figure and table: {setup.results / 'pictures' / record.name}.png, .csv")
+            print(text)
+
+
+def score_predictions(folder: Path, cell: CellOptions, setup: Setup, given: Sequence[str]) -> None:
+    """Score predictions from files, and print the results.
+
+    Args:
+        folder: with the predictions.
+        cell: gives task and data, and no other option.
+        setup: options of how and where to run.
+        given: arguments of the command line, for the record.
+    """
+    used = CellOptions(task=cell.task, data=cell.data, plugins=cell.plugins)
+    what = "--score needs --task, and no option of a run but --data and --import"
+    refuse(cell.task is None or cell != used, what)
+    task = str(read_config("tasks", cell.task))
+    check_names(cell.plugins, cell.data, task=task)
+    data = find_data(task, cell.data)
+    with launched(setup.launcher, setup.device), flush_denormals():
+        setup = resolve_setup(setup, given, None, data.option)
+        record = predict.score_predictions(folder, task, data, setup)
+        if is_first():
+            print_result(record)
 
 
 def _model_of(prediction: PredictOptions, cell: CellOptions) -> Path:

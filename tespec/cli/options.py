@@ -24,7 +24,7 @@ PRETRAINING = "pretraining."  # prefix of changed settings of a cell's pre-train
 # Options that a record's command omits: they change no result, or the command ends in their values.
 OMITTED = {
     *("--results", "--runs", "--workers", "--overwrite", "--check-data", "--track"),
-    *("--data", "--seed", "--seeds"),
+    *("--data", "--seed", "--seeds", "--save-predictions"),
 }
 Given = Annotated[Sequence[str], Parameter(parse=False)]  # unparsed arguments of the command line
 Words = Parameter(consume_multiple=True)  # several words behind one option
@@ -215,16 +215,32 @@ class CellOptions:
         return tuple(change.removeprefix(PRETRAINING) for change in changes)
 
 
-@Parameter(name="*", group=Group("Trained networks", sort_key=1))
+# Options of `PredictOptions` that are used together.
+USES = (
+    "--model FILE --predict RECORDING --out PATH",
+    "--model FILE --history",
+    "--model FILE --save-predictions --out DIR",
+    "--save-predictions",
+    "--score DIR",
+)
+
+
+@Parameter(name="*", group=Group("Trained networks and predictions", sort_key=1))
 @dataclass(frozen=True, kw_only=True)
 class PredictOptions:
-    """Options of drawing or measuring a trained network, instead of a run."""
+    """Options of drawing, measuring or saving what a trained network predicts, and of scoring."""
 
     model: Annotated[Path | None, Parameter(help="model.safetensors of a run")] = None
     history: Annotated[
         bool, Parameter(help="score the recurrent network by the windows before each label")
     ] = False
     predict: Annotated[str, Parameter(help="recording in the task's data, or a path")] = ""
+    save_predictions: Annotated[
+        bool, Parameter(help="save the scored predictions, of a run in runs/NAME/predictions")
+    ] = False
+    score: Annotated[
+        Path | None, Parameter(help="folder of predictions to score, with --task and --data")
+    ] = None
     out: Annotated[
         Path | None,
         output(*PICTURES, FOLDER),
@@ -235,14 +251,12 @@ class PredictOptions:
     ] = (0, 10)
 
     def __post_init__(self) -> None:
-        drawn = (self.model, self.predict, self.out)
+        values = {f"--{name.replace('_', '-')}": value for name, value in vars(self).items()}
+        given = {option for option, value in values.items() if value and option != "--clip"}
+        is_use = any(given == set(re.findall(r"--[a-z-]+", use)) for use in USES)
         refuse(
-            any(drawn) and not all(drawn) and not self.history,
-            "--model FILE, --predict RECORDING and --out PATH are required together",
-        )
-        refuse(
-            self.history and (not self.model or any(drawn[1:])),
-            "--history requires --model FILE, without --predict and --out",
+            bool(given) and not is_use,
+            f"{', '.join(sorted(given))} cannot be used like this; give {', or '.join(USES)}",
         )
 
 
@@ -341,7 +355,7 @@ def _repeated(given: Sequence[str]) -> Iterator[str]:
             0
         ]
         is_path = (
-            option in ("--checkpoint", "--import", "--model")
+            option in ("--checkpoint", "--import", "--model", "--score")
             or (option in ("--task", "--profile") and value.endswith(".yaml"))
             or prefix.endswith("_weights=")
         )

@@ -29,6 +29,8 @@ app = new_app(
         "run --method tespec --task ddd17 --data sample",
         "run --model runs/NAME/model.safetensors --predict drive.raw --out pictures",
         "run --model runs/NAME/model.safetensors --history",
+        "run --model runs/NAME/model.safetensors --save-predictions --out predictions",
+        "run --score predictions --task ddd17 --data sample",
     ),
 )
 pretrain_app = new_app(
@@ -70,7 +72,7 @@ def run(
         from tespec.cli.reproduce import run_again
 
         return run_again(reproduce, setup, given)
-    if list_ or describe or prediction.model:
+    if list_ or describe or prediction.model or prediction.score:
         register_methods(cell.plugins)
     else:
         check_cell(cell)
@@ -81,14 +83,16 @@ def run(
 
     if describe:
         cells.print_settings(describe, cell)
-    elif prediction.history:
-        cells.run_history(prediction, cell, setup, given)
-    elif prediction.model:
+    elif prediction.score:
+        cells.score_predictions(prediction.score, cell, setup, given)
+    elif prediction.predict:
         cells.draw_predictions(prediction, cell, setup)
+    elif prediction.model:
+        cells.measure_model(prediction, cell, setup, given)
     elif cell.training.dry_run:
         cells.print_cost(cell, setup)
     else:
-        cells.run_cell(cell, setup, given)
+        cells.run_cell(cell, setup, given, save=prediction.save_predictions)
     return 0
 
 

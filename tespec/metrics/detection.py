@@ -211,14 +211,12 @@ class DetectionScorer(FrameScorer[DetectionFrame]):
     Args:
         classes: names by label.
         filters: filter of ground truth and predictions.
-        score: description of the predictions' scores and their threshold, for the definition.
     """
 
-    def __init__(self, classes: Sequence[str], filters: BoxFilter, score: str) -> None:
+    def __init__(self, classes: Sequence[str], filters: BoxFilter) -> None:
         super().__init__()
         self.classes = tuple(classes)
         self.filters = filters
-        self.score = score
 
     def update(
         self,
@@ -244,7 +242,7 @@ class DetectionScorer(FrameScorer[DetectionFrame]):
         """Describe the metrics, the scored frames and the classes without ground truth."""
         text = (
             f"{DEFINITION}; filters of ground truth and predictions: {self.filters.describe()}; "
-            f"classes: {', '.join(self.classes)}; scores of predictions: {self.score}"
+            f"classes: {', '.join(self.classes)}"
         )
         if not self._frames:
             return text

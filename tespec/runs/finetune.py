@@ -206,6 +206,20 @@ def outcome_of(task: Any, scorer: Any, **protocol: str) -> Outcome:
     }
 
 
+def hash_task(task: Any, setup: Setup) -> dict[str, str]:
+    """Hash the training and the scored recordings of a task, see `tespec.core.hashes`.
+
+    Args:
+        task: with opened data.
+        setup: says whether to read all files again.
+
+    Returns:
+        Checksums by name.
+    """
+    contents = contents_of(task.train, task.scored)
+    return hash_data(contents, (*task.train, *task.scored), check=setup.check_data)
+
+
 def prepare_run(kind: Kind, spec: CellSpec, **config: str) -> tuple[Run, Any, Any]:
     """Open the data, build the model and initialise its backbone; pre-train it first if necessary.
 
@@ -239,12 +253,8 @@ def prepare_run(kind: Kind, spec: CellSpec, **config: str) -> tuple[Run, Any, An
         split=spec.split,
         accumulate=spec.setup.accumulate,
     )
-    recordings = (*task.train, *task.scored)
-    require_stored(recordings, settings.downsample, cell.overrides)
-    data: dict[str, str] = {}
-    if is_first():
-        contents = contents_of(task.train, task.scored)
-        data = hash_data(contents, recordings, check=spec.setup.check_data)
+    require_stored((*task.train, *task.scored), settings.downsample, cell.overrides)
+    data = hash_task(task, spec.setup) if is_first() else {}
     checkpoint = spec.checkpoint
     if spec.pretrains:
         seed = spec.seed if spec.pretraining_seed is None else spec.pretraining_seed
@@ -263,7 +273,7 @@ def prepare_run(kind: Kind, spec: CellSpec, **config: str) -> tuple[Run, Any, An
     run = Run(
         cell=replace(cell, start=start),
         seed=spec.seed,
-        method=spec.method,
+        row=spec.method.row,
         settings=settings,
         config=as_facts(settings) | {"splits": splits} | config,
         data=broadcast(data),

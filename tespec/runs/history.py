@@ -21,16 +21,17 @@ from tespec.core.hashes import fingerprint_of
 from tespec.core.progress import log, progress
 from tespec.core.settings import Finetuning, Pretraining, build
 from tespec.datasets.archive import ArchiveSource
-from tespec.datasets.recording import LabelledRecording, contents_of, hash_data
+from tespec.datasets.recording import LabelledRecording, hash_data
 from tespec.inference import load_trained
 from tespec.metrics import Score
 from tespec.pictures import class_colour, save_figure
 from tespec.pretraining.data import PretrainData
-from tespec.pretraining.method import find_method, new_network, open_pretraining, pretrain_method
+from tespec.pretraining.method import new_network, open_pretraining, pretrain_method
 from tespec.pretraining.tespec import Tespec
 from tespec.runs.data import find_data, find_unlabelled
+from tespec.runs.finetune import hash_task
 from tespec.runs.pretrain import recordings_of
-from tespec.runs.references import Control
+from tespec.runs.references import method_of
 from tespec.runs.run import Outcome, Run, run_or_load
 from tespec.runs.setup import Setup
 from tespec.runs.validation import SEED
@@ -109,7 +110,7 @@ def measure_history(path: Path, data: Path | None, setup: Setup) -> Record:
     run = Run(
         cell=replace(cell, kind="history", results_version=RESULTS_VERSION),
         seed=int(seed or 0),
-        method=Control if cell.kind == "control" else find_method(cell.method),
+        row=method_of(cell).row,
         settings=measurement.settings,
         config=as_facts(measurement.settings),
         data=measurement.data,
@@ -146,9 +147,7 @@ def open_finetuned(
         )
     protocol = task.protocol() | {"scores": task.scorer().definition(), "history": OF_TASK}
     curve = partial(task_curve, task, network.model, workers=setup.workers)
-    recordings = (*task.train, *task.scored)
-    hashed = hash_data(contents_of(task.train, task.scored), recordings, check=setup.check_data)
-    return Measurement(settings, hashed, scores, protocol, curve)
+    return Measurement(settings, hash_task(task, setup), scores, protocol, curve)
 
 
 def open_pretrained(

@@ -99,7 +99,7 @@ def pretrain(
     run = Run(
         cell=cell,
         seed=seed,
-        method=find_method(name),
+        row=find_method(name).row,
         settings=settings,
         config=as_facts(settings),
         data=broadcast(data_checksums),

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 from torch.utils.data import ConcatDataset
 
+from tespec.comparison.cell import Cell
 from tespec.comparison.records import Record
 from tespec.core.boxes import Boxes
 from tespec.core.distributed import world_size
@@ -23,7 +24,7 @@ from tespec.metrics.features import linear_probe, nearest_neighbours
 from tespec.metrics.priors import box_prior, class_prior, depth_prior
 from tespec.metrics.segmentation import IGNORE, confusion, scores
 from tespec.models import Backbone
-from tespec.pretraining.method import Method, TableRow
+from tespec.pretraining.method import Method, TableRow, find_method
 from tespec.runs.finetune import CellSpec, outcome_of, prepare_run
 from tespec.runs.run import Outcome, Run, run_or_load
 from tespec.runs.train import require_recordable
@@ -74,6 +75,11 @@ class Control(Method):
         if checkpoint is None:
             raise UserError(f"reference {CONTROL}", "has no network", "give --checkpoint FILE")
         return load_finetuned_backbone(backbone, checkpoint)
+
+
+def method_of(cell: Cell) -> type[Method]:
+    """Class of the method, or of the positive control, that fine-tuned a cell."""
+    return Control if cell.kind == "control" else find_method(cell.method)
 
 
 class Constant(nn.Module):

@@ -31,7 +31,7 @@ from tespec.core.files import UNREADABLE, file_lock, read_json, sha256_of, write
 from tespec.core.hashes import fingerprint_of
 from tespec.core.progress import log
 from tespec.core.settings import Finetuning, Pretraining
-from tespec.pretraining.method import Method
+from tespec.pretraining.method import TableRow
 from tespec.runs.setup import Setup
 from tespec.training.checkpoint import (
     checkpoints,
@@ -56,7 +56,7 @@ class Run:
 
     cell: Cell
     seed: int
-    method: type[Method]  # its facts go into the record
+    row: TableRow  # facts about the method
     settings: Finetuning | Pretraining  # resolved, including the precision
     config: dict[str, Any]  # the settings and further facts, for the record
     data: Mapping[str, str]  # checksums of the data by name, see `tespec.core.hashes`
@@ -171,7 +171,7 @@ def run_or_load(
             pretraining=run.pretraining,
             data_fingerprint=run.data_fingerprint,
             start_sha256=run.start_sha256,
-            facts=asdict(run.method.row),
+            facts=asdict(run.row),
             config=run.config,
             command=setup.command,
             environment={**run.environment, **_parts(run, trained.parts)},

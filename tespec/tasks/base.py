@@ -482,6 +482,7 @@ class Task(ABC):
         workers: int = 0,
         spec: HistogramSpec | None = None,
         recordings: Sequence[LabelledRecording] | None = None,
+        save: Callable[[Any, LabelledRecording, int], None] | None = None,
     ) -> Any:
         """Score every label of the scored recordings once, divided among the ranks.
 
@@ -491,6 +492,7 @@ class Task(ABC):
             workers: number of processes that load the data; 0: this one.
             spec: how histograms are made and the state is reset; default: as in training.
             recordings: default: the scored ones.
+            save: called with each prediction, its recording, and the index of its label.
 
         Returns:
             the scorer with the frames of all ranks.
@@ -508,6 +510,8 @@ class Task(ABC):
             label="evaluation",
         ):
             self.score(scorer, window.output, window.label, window.recording, window.position)
+            if save:
+                save(window.output, window.recording, window.position)
         states = all_gather(scorer.state())
         scorer.merge(state for index, state in enumerate(states) if index != rank())
         return scorer

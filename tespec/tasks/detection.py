@@ -336,18 +336,23 @@ class DetectionTask(Task):
         time_us = recording.label_times[label] - recording.start
         return bool(time_us > filters.skip_us and filters.keeps(recording.labels[label]).any())
 
-    def scorer(self) -> DetectionScorer:
+    def protocol(self) -> dict[str, str]:
+        """Describe the data and the evaluation, with the choice and the scores of the boxes."""
         head = self.head_settings
         ranked = "class score" if head.score == "class" else "objectness times class score"
-        description = (
-            f"{ranked}; of each frame, the {CANDIDATES} boxes with the highest objectness times "
-            f"class score, from {head.score_threshold:g} on, reach non-maximum suppression"
-        )
+        return super().protocol() | {
+            "predictions": f"ranked by {ranked}; of each frame, the {CANDIDATES} boxes with the "
+            f"highest objectness times class score, from {head.score_threshold:g} on, reach "
+            "non-maximum suppression"
+        }
+
+    def scorer(self) -> DetectionScorer:
+        head = self.head_settings
         factor = self.scored[0].region.factor
         filters = BoxFilter(
             head.min_diagonal / factor, head.min_side / factor, round(head.skip_ms * 1000)
         )
-        return DetectionScorer(self.settings.classes, filters, description)
+        return DetectionScorer(self.settings.classes, filters)
 
     def score(
         self, scorer: Any, predicted: Boxes, truth: Boxes, recording: LabelledRecording, label: int

@@ -52,7 +52,11 @@ MISTAKES = [
     ),
     (CELL + "--freeze --probe", "--freeze cannot be combined with --probe"),
     (CELL + "--seeds 0 -3", 'Invalid value "-3"'),
-    (CELL + "--out pictures", "--model FILE, --predict RECORDING and --out PATH are required"),
+    (CELL + "--out pictures", "--out cannot be used like this; give --model FILE --predict REC"),
+    (CELL + "--reference prior --save-predictions", "--reference cannot be combined with --method"),
+    (CELL + "--probe --save-predictions", "--save-predictions cannot be combined with --probe"),
+    (CELL + "--score predictions", "--score needs --task, and no option of a run but --data and"),
+    ("run --task ddd17 --score missing", "missing/predictions.json: No such file or directory; ch"),
     (CELL + "--launcher pytorch", "--launcher pytorch: RANK is not set; start with torchrun"),
     (
         "run --model typo.safetensors --predict drive.raw --out out",

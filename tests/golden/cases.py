@@ -304,7 +304,7 @@ def scored(scorer: Any) -> Values:
 def detection_scores(world: Path, folder: Path) -> Values:
     """Average precision of boxes near the ground truth, some wrong, small, tied or duplicate."""
     rng = np.random.default_rng(11)
-    scorer = DetectionScorer(("car", "pedestrian", "bus"), BoxFilter(30.0, 10.0), "given")
+    scorer = DetectionScorer(("car", "pedestrian", "bus"), BoxFilter(30.0, 10.0))
     for frame in range(24):
         count = int(rng.integers(0, 7))
         corners = np.sort(rng.random((count, 2, 2)) * [[200, 140]], axis=1).reshape(count, 4)

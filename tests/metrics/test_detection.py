@@ -40,7 +40,7 @@ def boxes(*corners, label=0, score=None):
 
 
 def scorer_of(*frames, filters=ALL, names=NAMES):
-    scorer = DetectionScorer(names, filters, "class confidence from 0.001 on")
+    scorer = DetectionScorer(names, filters)
     for frame in frames:
         scorer.update(*frame)
     return scorer
@@ -173,7 +173,7 @@ def test_only_frames_with_ground_truth_after_the_filters_count():
     text = scorer.definition()
     limits = "time > 0.5 s, diagonal >= 30 px, width and height >= 10 px"
     counted = "; 1 of 3 labelled frames scored, with 1 boxes"
-    for part in ("IoU 0.50 to 0.95", limits, ", ".join(NAMES), "confidence from 0.001 on", counted):
+    for part in ("IoU 0.50 to 0.95", limits, ", ".join(NAMES), counted):
         assert part in text
     for empty in (scorer_of(*frames[1:], filters=GEN1), scorer_of(filters=GEN1)):
         with pytest.raises(
@@ -249,7 +249,7 @@ def test_many_predictions_take_little_memory():
 def test_a_frame_that_is_scored_twice_is_refused():
     frame, scorer = (
         Frame(boxes((0, 0, 50, 50)), boxes((0, 0, 50, 50))),
-        DetectionScorer(NAMES, ALL, ""),
+        DetectionScorer(NAMES, ALL),
     )
     scorer.merge(
         [scorer_of(frame, frame._replace(time_us=2 * LATE)).state(), scorer_of(frame).state()]

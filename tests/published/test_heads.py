@@ -175,7 +175,7 @@ def test_detection_scores_are_those_of_rvt(camera, classes):
     """Among frames before .5 s and without boxes, boxes at the filters' limits, equal scores."""
     values = {name: value.numpy() for name, value in published("heads_detection_metrics").items()}
     truth, predicted = (values[f"in {kind}, {camera}"] for kind in ("truth", "predicted"))
-    scorer = DetectionScorer(classes, BoxFilter(30, 10), "class")  # 1Mpx: half of 60 and 20 px
+    scorer = DetectionScorer(classes, BoxFilter(30, 10))  # 1Mpx: half of 60 and 20 px
     for frame, time_us in enumerate(values[f"in times, {camera}"]):
         rows = [table[table[:, 0] == frame] for table in (predicted, truth)]
         boxes = [make_boxes(row[:, 2:6], row[:, 1].astype(int), row[:, 6]) for row in rows]

@@ -133,9 +133,11 @@ def test_the_limits_of_1mpx_are_in_px_of_the_sensor(
     stored = copied(tiny_world, tmp_path, "1mpx")
     archive(stored, **ONE_MPX | {"factor": factor})
     for root in (tiny_world / "1mpx", stored):
-        scorer = build_task(settings, root).scorer()
-        assert (scorer.filters.min_diagonal, scorer.filters.min_side) == limits
-    assert "the 1000 boxes with the highest objectness times class score" in scorer.definition()
+        task = build_task(settings, root)
+        filters = task.scorer().filters
+        assert (filters.min_diagonal, filters.min_side) == limits
+    ranked = "the 1000 boxes with the highest objectness times class score"
+    assert ranked in task.protocol()["predictions"]
 
 
 MISTAKES = [

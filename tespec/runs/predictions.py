@@ -1,0 +1,192 @@
+"""Save the predictions that are scored, and score predictions from files by the same protocol."""
+
+import json
+import secrets
+import shutil
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from tespec.comparison.cell import RESULTS_VERSION, Cell, start_of
+from tespec.comparison.records import Numbers, Record
+from tespec.core.config import as_facts
+from tespec.core.distributed import broadcast, is_first
+from tespec.core.errors import UserError
+from tespec.core.files import sha256_of
+from tespec.core.hashes import fingerprint_of
+from tespec.core.progress import progress
+from tespec.datasets.recording import LabelledRecording
+from tespec.inference import load_trained
+from tespec.models.backbone import execute
+from tespec.runs.data import Data, find_data, settings_of
+from tespec.runs.finetune import hash_task, outcome_of
+from tespec.runs.references import method_of
+from tespec.runs.run import Outcome, Run, run_or_load
+from tespec.runs.setup import Setup
+from tespec.runs.train import require_recordable
+from tespec.tasks import build_task
+from tespec.tasks.predictions import (
+    DESCRIPTION,
+    DESCRIPTIONS,
+    Description,
+    find_predictions,
+    format_of,
+    prediction_path,
+    read_json_as,
+)
+from tespec.training.device import choose_device
+from tespec.weights.files import read_recipe
+from tespec.weights.load import RUN
+
+# Settings, or groups of them, that determine the scored labels and the scores of predictions.
+PROTOCOL = ("kind", "dataset", "classes", "splits", "protocol", "downsample", "sensor_px", "head")
+UNKNOWN = "not known, since predictions were read from files"
+
+
+def save_predictions(weights: Path, given: Path | None, out: Path, setup: Setup) -> Numbers:
+    """Evaluate a trained network as its run did, and save every prediction.
+
+    Args:
+        weights: `model.safetensors` of a fine-tuning.
+        given: data as the user gave it to the run, see `find_data`.
+        out: new folder; with `setup.overwrite`, a folder of predictions is replaced.
+        setup: where and how to evaluate.
+
+    Returns:
+        The scores of the saved predictions by metric.
+
+    Raises:
+        UserError: the file names no run, or the folder exists.
+    """
+    cell, seed = start_of(read_recipe(weights).get(RUN, {}), "", weights)
+    if not isinstance(cell, Cell):
+        raise UserError(
+            weights,
+            "does not name the run that fine-tuned it",
+            "give the model.safetensors of `tespec run`",
+        )
+    if out.exists() and not (setup.overwrite and (out / DESCRIPTION).is_file()):
+        raise UserError(out, "already exists", "choose a new folder")
+    device = choose_device(setup.device)
+    network = load_trained(weights)
+    settings = network.settings
+    target = format_of(settings.kind)
+    data = find_data(settings.task, given, settings.profile).generate()
+    task: Any = build_task(settings, data.root, cell.split)
+    unfinished = out.with_name(f".{broadcast(secrets.token_hex(8))}.part")
+
+    def save(predicted: Any, recording: LabelledRecording, label: int) -> None:
+        path = prediction_path(unfinished, recording, label, target.suffixes[0])
+        path.parent.mkdir(parents=True, exist_ok=True)
+        target.write(path, predicted)
+
+    execute(network.model, compiled=setup.compiled, fast=setup.fast)
+    try:
+        scorer = task.evaluate(network.model.to(device), device, setup.workers, save=save)
+        if is_first():
+            protocol = task.protocol()
+            description = Description(
+                cell=replace(cell, kind="predictions", data=data.label),
+                facts=method_of(cell).row,
+                height=task.size[0],
+                width=task.size[1],
+                seed=int(seed or 0),
+                events=f"{protocol['events']}; {protocol['histograms']}",
+                classes=settings.classes,
+                data_fingerprint=fingerprint_of(hash_task(task, setup)),
+            )
+            (unfinished / DESCRIPTION).write_text(json.dumps(asdict(description), indent=1))
+            if out.exists():
+                shutil.rmtree(out)
+            unfinished.rename(out)
+    finally:
+        if is_first():
+            shutil.rmtree(unfinished, ignore_errors=True)
+    return dict(scorer.overall().metrics())
+
+
+def score_predictions(folder: Path, name: str, data: Data, setup: Setup) -> Record:
+    """Score predictions by a task's protocol without a network, or load their record.
+
+    Args:
+        folder: contains `predictions.json`, and a folder with predictions for each recording.
+        name: of the task.
+        data: whose labels are the ground truth.
+        setup: where to write the record.
+
+    Returns:
+        The record, of kind "predictions".
+
+    Raises:
+        UserError: predictions are missing, doubled, surplus or invalid, or are for something else.
+    """
+    where = folder / DESCRIPTION
+    described = read_json_as(DESCRIPTIONS, where)
+    cell = described.cell
+    changes = [
+        f"{key}={json.dumps(value)}"
+        for key, value in cell.overrides.items()
+        if key.partition(".")[0] in PROTOCOL
+    ]
+    settings = settings_of(data, name, cell.arch, cell.profile, changes, frozen=cell.frozen)
+    source = format_of(settings.kind)
+    task: Any = build_task(settings, data.generate().root, cell.split)
+    hashed = hash_task(task, setup)
+    fingerprint = fingerprint_of(hashed)
+    for field, declared, scored in (
+        ("cell.task", cell.task, name),
+        ("cell.data", cell.data, data.label),
+        ("classes", described.classes or settings.classes, settings.classes),
+        ("height, width", (described.height, described.width), task.size),
+        ("data_fingerprint", described.data_fingerprint or fingerprint, fingerprint),
+    ):
+        if declared != scored:
+            raise UserError(
+                f"{where}, {field}",
+                f"is {declared}, but {scored} is scored",
+                "score what the predictions are for",
+            )
+    predictions = find_predictions(folder, task.scored, source.suffixes)
+    scorer = task.scorer()
+
+    def score() -> None:
+        with progress("scoring predictions", "labels") as advance:
+            for done, (recording, label, path) in enumerate(predictions, start=1):
+                predicted = source.read(path, task.size, len(settings.classes))
+                task.score(scorer, predicted, recording.labels[label], recording, label)
+                advance(done, len(predictions), "")
+
+    def outcome() -> Outcome:
+        augmentation = cell.overrides.get("test_time_augmentation", "none")
+        return outcome_of(
+            task,
+            scorer,
+            train=UNKNOWN,
+            histograms=UNKNOWN,
+            predictions=UNKNOWN,
+            events=described.events,
+            scored=f"every {cell.split} label once; test-time augmentation: {augmentation}",
+        )
+
+    sha256 = sha256_of(where, *(path for _, _, path in predictions))
+    facts = as_facts(settings)
+    # Network and pre-training cannot be checked, so `config` has them and the identity has not.
+    cell = replace(cell, kind="predictions", backbone="", start="")
+    run = Run(
+        cell=replace(cell, task_version=settings.version, results_version=RESULTS_VERSION),
+        seed=described.seed,
+        row=described.facts,
+        settings=settings,
+        config={key: facts[key] for key in PROTOCOL} | {"predictions": asdict(described)},
+        data=hashed,
+        setup=setup,
+        start={"source": folder.name, "sha256": sha256},
+        start_sha256=sha256,
+    )
+    # All predictions are read before anything is written.
+    return run_or_load(
+        run, outcome, requirements=[score, partial(require_recordable, run, nn.Module())]
+    )
