@@ -255,10 +255,12 @@ def score_predictions(folder: Path, cell: CellOptions, setup: Setup, given: Sequ
         given: arguments of the command line, for the record.
     """
     used = CellOptions(task=cell.task, data=cell.data, plugins=cell.plugins)
-    what = "--score needs --task, and no option of a run but --data and --import"
-    refuse(cell.task is None or cell != used, what)
+    refuse(
+        cell.task is None or cell != used,
+        "--score needs --task, and no option of a run but --data and --import",
+    )
     task = str(read_config("tasks", cell.task))
-    check_names(cell.plugins, cell.data, task=task)
+    check_names((), cell.data, task=task)  # plug-ins are imported
     data = find_data(task, cell.data)
     with launched(setup.launcher, setup.device), flush_denormals():
         setup = resolve_setup(setup, given, None, data.option)

@@ -113,8 +113,8 @@ class TrainingOptions(SettingOptions):
     backbone: Annotated[
         str | None,
         Parameter(
-            help="swin_tiny, swin_micro, resnet50, resnet_micro, maxvit_base, maxvit_micro, "
-            "vit_small, vit_base, vit_micro (default: the method's)"
+            help="swin_{tiny,micro}, resnet50, resnet_micro, maxvit_{base,micro}, "
+            "vit_{small,base,micro} (default: method's)"
         ),
     ] = None
     dry_run: Annotated[

@@ -29,7 +29,6 @@ app = new_app(
         "run --method tespec --task ddd17 --data sample",
         "run --model runs/NAME/model.safetensors --predict drive.raw --out pictures",
         "run --model runs/NAME/model.safetensors --history",
-        "run --model runs/NAME/model.safetensors --save-predictions --out predictions",
         "run --score predictions --task ddd17 --data sample",
     ),
 )

@@ -92,8 +92,11 @@ def find_predictions(
         for label in range(len(recording.label_indices))
     ]
     names = [prediction_path(folder, recording, label, "") for recording, label in labels]
-    paths = [path for path in sorted(folder.rglob("*/*")) if not path.is_dir()]
-    paths = [path for path in paths if not path.name.startswith(".")]
+    paths = [
+        path
+        for path in sorted(folder.rglob("*/*"))
+        if not path.is_dir() and not path.name.startswith(".")
+    ]
     by_name = {path.with_suffix(""): path for path in paths}
     surplus = by_name.keys() - {*names}
     for path in paths:
