@@ -28,8 +28,6 @@ app = new_app(
     help_epilogue=examples(
         "run --method tespec --task ddd17 --data sample",
         "run --model runs/NAME/model.safetensors --predict drive.raw --out pictures",
-        "run --model runs/NAME/model.safetensors --history",
-        "run --score predictions --task ddd17 --data sample",
     ),
 )
 pretrain_app = new_app(
@@ -61,8 +59,7 @@ def run(
 ) -> int:
     """Fine-tune a method's backbone on a task and evaluate it: one cell of the tables.
 
-    Settings: the task's config, then --profile, then --set; the later one wins (--describe TASK
-    shows them).
+    Settings: the task's config, then --profile, then --set (--describe TASK shows them).
 
     Returns:
         Exit code: 1 if tables would show another number for the record of --reproduce.

@@ -59,10 +59,7 @@ class Setup:
     ] = None
     accumulate: Annotated[
         PositiveInt,
-        Advanced(
-            help="gradient accumulation steps: less memory; batch normalisation and contrastive "
-            "losses use one micro-batch"
-        ),
+        Advanced(help="gradient accumulation steps: less memory; batch statistics of one part"),
     ] = 1
     recompute: Annotated[
         bool, Advanced(help="activation checkpointing: less memory, a third more time")
