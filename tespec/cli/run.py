@@ -59,7 +59,7 @@ def run(
 ) -> int:
     """Fine-tune a method's backbone on a task and evaluate it: one cell of the tables.
 
-    Settings: the task's config, then --profile, then --set (--describe TASK shows them).
+    Settings: the task's config, then --profile, then --set; the later one wins (see --describe).
 
     Returns:
         Exit code: 1 if tables would show another number for the record of --reproduce.

@@ -14,7 +14,7 @@ from tespec.core.errors import UserError
 from tespec.core.progress import log
 from tespec.core.settings import Finetuning, Pretraining
 from tespec.datasets.base import TEST, TRAIN
-from tespec.datasets.recording import contents_of, hash_data, require_stored
+from tespec.datasets.recording import require_stored
 from tespec.metrics import partial_means
 from tespec.pretraining.method import Method
 from tespec.runs.cost import require_memory
@@ -206,20 +206,6 @@ def outcome_of(task: Any, scorer: Any, **protocol: str) -> Outcome:
     }
 
 
-def hash_task(task: Any, setup: Setup) -> dict[str, str]:
-    """Hash the training and the scored recordings of a task, see `tespec.core.hashes`.
-
-    Args:
-        task: with opened data.
-        setup: says whether to read all files again.
-
-    Returns:
-        Checksums by name.
-    """
-    contents = contents_of(task.train, task.scored)
-    return hash_data(contents, (*task.train, *task.scored), check=setup.check_data)
-
-
 def prepare_run(kind: Kind, spec: CellSpec, **config: str) -> tuple[Run, Any, Any]:
     """Open the data, build the model and initialise its backbone; pre-train it first if necessary.
 
@@ -254,7 +240,7 @@ def prepare_run(kind: Kind, spec: CellSpec, **config: str) -> tuple[Run, Any, An
         accumulate=spec.setup.accumulate,
     )
     require_stored((*task.train, *task.scored), settings.downsample, cell.overrides)
-    data = hash_task(task, spec.setup) if is_first() else {}
+    data = task.checksums(check=spec.setup.check_data) if is_first() else {}
     checkpoint = spec.checkpoint
     if spec.pretrains:
         seed = spec.seed if spec.pretraining_seed is None else spec.pretraining_seed

@@ -29,7 +29,6 @@ from tespec.pretraining.data import PretrainData
 from tespec.pretraining.method import new_network, open_pretraining, pretrain_method
 from tespec.pretraining.tespec import Tespec
 from tespec.runs.data import find_data, find_unlabelled
-from tespec.runs.finetune import hash_task
 from tespec.runs.pretrain import recordings_of
 from tespec.runs.references import method_of
 from tespec.runs.run import Outcome, Run, run_or_load
@@ -147,7 +146,7 @@ def open_finetuned(
         )
     protocol = task.protocol() | {"scores": task.scorer().definition(), "history": OF_TASK}
     curve = partial(task_curve, task, network.model, workers=setup.workers)
-    return Measurement(settings, hash_task(task, setup), scores, protocol, curve)
+    return Measurement(settings, task.checksums(check=setup.check_data), scores, protocol, curve)
 
 
 def open_pretrained(

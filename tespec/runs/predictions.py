@@ -22,7 +22,7 @@ from tespec.datasets.recording import LabelledRecording
 from tespec.inference import load_trained
 from tespec.models.backbone import execute
 from tespec.runs.data import Data, find_data, settings_of
-from tespec.runs.finetune import hash_task, outcome_of
+from tespec.runs.finetune import outcome_of
 from tespec.runs.references import method_of
 from tespec.runs.run import Outcome, Run, run_or_load
 from tespec.runs.setup import Setup
@@ -96,7 +96,7 @@ def save_predictions(weights: Path, given: Path | None, out: Path, setup: Setup)
                 seed=int(seed or 0),
                 events=f"{protocol['events']}; {protocol['histograms']}",
                 classes=settings.classes,
-                data_fingerprint=fingerprint_of(hash_task(task, setup)),
+                data_fingerprint=fingerprint_of(task.checksums(check=setup.check_data)),
             )
             (unfinished / DESCRIPTION).write_text(json.dumps(asdict(description), indent=1))
             if out.exists():
@@ -134,7 +134,7 @@ def score_predictions(folder: Path, name: str, data: Data, setup: Setup) -> Reco
     settings = settings_of(data, name, cell.arch, cell.profile, changes, frozen=cell.frozen)
     source = format_of(settings.kind)
     task: Any = build_task(settings, data.generate().root, cell.split)
-    hashed = hash_task(task, setup)
+    hashed = task.checksums(check=setup.check_data)
     fingerprint = fingerprint_of(hashed)
     for field, declared, scored in (
         ("cell.task", cell.task, name),

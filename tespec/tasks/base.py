@@ -22,7 +22,9 @@ from tespec.datasets.labels import BOXES, DEPTH, MASK, STANDING
 from tespec.datasets.lanes import FULL_BATCH, Shard
 from tespec.datasets.recording import (
     LabelledRecording,
+    contents_of,
     event_corrections,
+    hash_data,
     require_one_size,
     with_label_fraction,
 )
@@ -385,6 +387,18 @@ class Task(ABC):
             name: label.to(device).repeat(count, *[1] * (label.ndim - 1))
             for name, label in labels.items()
         }
+
+    def checksums(self, *, check: bool) -> dict[str, str]:
+        """Hash the training and the scored recordings; see `tespec.core.hashes`.
+
+        Args:
+            check: whether to read all files again.
+
+        Returns:
+            Checksums by name.
+        """
+        contents = contents_of(self.train, self.scored)
+        return hash_data(contents, (*self.train, *self.scored), check=check)
 
     def protocol(self) -> dict[str, str]:
         """Describe the training data, the scored data and the evaluation protocol."""

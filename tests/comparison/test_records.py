@@ -108,7 +108,7 @@ def test_a_record_survives_its_file_and_the_archive(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": 3}, "format"),
+        ({"format": 3}, "a record of another version"),
         ({"cell": {"kind": "evaluation"}}, "cell.method"),
         ({"seed": 9}, "its content belongs to evaluation-scratch-ddd17-recurrent-s9-"),
         ({"facts": {"title": 3}}, "facts.title"),

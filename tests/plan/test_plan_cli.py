@@ -225,7 +225,7 @@ def test_a_run_by_its_job_s_command_has_the_job_s_cell(
     file.write_text(f"profile: smoke\nsplit: val\naccumulate: 2\n{groups}")
     jobs = expand(replace(read_plan(str(file)), data=str(tiny_world)))
     specs = []
-    monkeypatch.setattr(cells, "run_seeds", lambda spec, *_: specs.append(spec))
+    monkeypatch.setattr(cells, "run_seeds", lambda spec, *_, **_options: specs.append(spec))
     assert [main([*command(job), *places]) for job in jobs] == [0] * len(jobs)
     made = [prepare_run(job.cell.kind, spec)[0] for job, spec in zip(jobs, specs, strict=True)]
     assert [(run.cell, run.seed, run.pretraining) for run in made] == [job.key for job in jobs]
