@@ -108,7 +108,6 @@ def test_a_record_survives_its_file_and_the_archive(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": 3}, "a record of another version"),
         ({"cell": {"kind": "evaluation"}}, "cell.method"),
         ({"seed": 9}, "its content belongs to evaluation-scratch-ddd17-recurrent-s9-"),
         ({"facts": {"title": 3}}, "facts.title"),
@@ -145,6 +144,13 @@ def test_a_damaged_record_is_named_and_left_out(tmp_path, place, change, message
     assert ("bad.json" if place == "runs" else "records.jsonl.gz, line 1") in problem
     # A run reads its record before it starts, so running again alone ends in the same message.
     assert problem.endswith("; remove it, or run again with --overwrite")
+
+
+def test_a_record_of_another_version_is_not_called_damaged(tmp_path):
+    path = write_record(record(), tmp_path)
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 3}))
+    message = "a record of another version; move it out of the results folder, and run again"
+    assert read_records(tmp_path) == ([], [f"{path}: {message}"])
 
 
 def test_lines_of_the_archive_end_only_at_newlines(tmp_path):
