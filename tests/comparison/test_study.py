@@ -25,6 +25,7 @@ from tespec.core.files import read_yaml
 from tespec.core.paths import REPOSITORY
 
 STUDY, DOCS = REPOSITORY / "results" / "sample", REPOSITORY / "docs"
+FROZEN = REPOSITORY / "results" / "frozen"
 PAGE, README = (DOCS / "study.md").read_text(), (REPOSITORY / "README.md").read_text()
 TEXT = " ".join(PAGE.split())
 ARCH = {"feedforward": "feed-forward", "recurrent": "recurrent"}
@@ -49,10 +50,20 @@ def scores_of(records: Iterable[Record]) -> str:
 
 
 def write_csv_tables(frame: pd.DataFrame, folder: Path) -> None:
-    write_tables([*make_tables(frame, measured=True), gains_table(frame, "scratch")], folder)
+    where = {} if frame.evaluation.eq("full").any() else {"frozen": "True"}
+    tables = [*make_tables(frame, where=where, measured=True), gains_table(frame, "scratch", where)]
+    write_tables(tables, folder)
     for path in folder.iterdir():
         if path.suffix != ".csv":
             path.unlink()
+
+
+def commit_study(records: list[Record], folder: Path) -> None:
+    """Replace a committed study by records."""
+    write_archive(records, folder / ARCHIVE)
+    (folder / "scores.csv").write_text(scores_of(records))
+    shutil.rmtree(folder / "tables", ignore_errors=True)
+    write_csv_tables(to_frame(records), folder / "tables")
 
 
 @pytest.fixture(scope="module")
@@ -60,10 +71,7 @@ def records() -> list[Record]:
     if results := os.environ.get("STUDY"):  # `make study` replaces the committed files
         records, problems = read_records(Path(results))
         assert (problems, bool(records)) == ([], True)
-        write_archive(records, STUDY / ARCHIVE)
-        (STUDY / "scores.csv").write_text(scores_of(records))
-        shutil.rmtree(STUDY / "tables")
-        write_csv_tables(to_frame(records), STUDY / "tables")
+        commit_study(records, STUDY)
     records, problems = read_records(STUDY)
     assert problems == []
     return records
@@ -146,14 +154,35 @@ def test_the_text_of_the_page_says_what_the_records_say(
     assert all(f"{value:.2f}" in TEXT for value in again.values())
 
 
+def test_the_table_of_frozen_backbones_is_made_of_the_records() -> None:
+    frame = to_frame(read_records(FROZEN)[0])
+    gains = gains_table(frame, "scratch", {"frozen": "True"}).data.set_index(["label", "arch"])
+    main = frame[frame.main & (frame.kind == "evaluation")]
+    expected = []
+    for (title, network), scores in main.groupby(["title", "network"]):
+        row = [title + {"swin_micro": "", "resnet_micro": " (ResNet)"}[network]]
+        for arch in ARCH:
+            values = scores.value[scores.arch == arch]
+            row.append(f"{values.mean():.2f} ± {values.std():.2f}" if len(values) else "-")
+            if (title, arch) in gains.index:
+                gain = gains.loc[title, arch]
+                text = "{:+.2f} [{:+.2f}, {:+.2f}]".format(*gain[["mean", "low", "high"]])
+                row.append(f"**{text}**" if gain.p_holm < 0.05 else text)
+            else:
+                row.append("-")
+        expected.append(row)
+    assert sorted(rows("Frozen backbones, results version 3")) == sorted(expected)
+    seeds = ", ".join(map(str, sorted(main.seed.unique())))
+    assert f"fine-tuning seeds {seeds}" in TEXT
+
+
+@pytest.mark.parametrize("folder", [STUDY, FROZEN])
 def test_no_record_disappears_and_no_score_moves_unless_a_commit_changes_the_list(
-    records: list[Record],
+    folder: Path,
 ) -> None:
-    assert scores_of(records) == (STUDY / "scores.csv").read_text(), "see `make study`"
-
-
-def test_committed_records_can_be_cited(records: list[Record]) -> None:
-    assert check_records(STUDY) == (len(records), [])
+    records, _ = read_records(folder)
+    assert scores_of(records) == (folder / "scores.csv").read_text(), "see `make study`"
+    assert check_records(folder) == (len(records), [])
 
 
 def test_no_committed_result_is_large() -> None:
@@ -163,7 +192,9 @@ def test_no_committed_result_is_large() -> None:
         assert path.stat().st_size <= LARGEST, path
 
 
-def test_committed_tables_are_made_of_the_records(frame: pd.DataFrame, tmp_path: Path) -> None:
+@pytest.mark.parametrize("folder", [STUDY, FROZEN])
+def test_committed_tables_are_made_of_the_records(folder: Path, tmp_path: Path) -> None:
+    frame = to_frame(read_records(folder)[0])
     write_csv_tables(frame, tmp_path)
 
     def texts(paths: Iterable[Path]) -> dict[str, str]:
@@ -173,7 +204,10 @@ def test_committed_tables_are_made_of_the_records(frame: pd.DataFrame, tmp_path:
         )
         return {path.name: shortened(path.read_text()) for path in paths}
 
-    assert texts((STUDY / "tables").iterdir()) == texts(tmp_path.glob("*.csv"))
+    assert texts((folder / "tables").iterdir()) == texts(tmp_path.glob("*.csv"))
+
+
+def test_the_figure_of_the_page_shows_all_rows(frame: pd.DataFrame) -> None:
     figure = (DOCS / "pictures" / "study.svg").read_text()
     assert all(
         title in figure for title in {*frame[frame.kind == "evaluation"].title, "label prior"}
