@@ -16,9 +16,8 @@ import pytest
 from tespec.comparison.cell import RESULTS_VERSION
 from tespec.comparison.check import LARGEST, check_records
 from tespec.comparison.export import write_tables
-from tespec.comparison.frame import settings_text, to_frame
+from tespec.comparison.frame import to_frame
 from tespec.comparison.gains import gains_table
-from tespec.comparison.published import read_ablations
 from tespec.comparison.records import ARCHIVE, Record, read_records, write_archive
 from tespec.comparison.tables import make_tables
 from tespec.core.files import read_yaml
@@ -26,6 +25,7 @@ from tespec.core.paths import REPOSITORY
 
 STUDY, DOCS = REPOSITORY / "results" / "sample", REPOSITORY / "docs"
 FROZEN = REPOSITORY / "results" / "frozen"
+FROZEN_MANIFEST = read_yaml(FROZEN / "manifest.yaml")
 PAGE, README = (DOCS / "study.md").read_text(), (REPOSITORY / "README.md").read_text()
 TEXT = " ".join(PAGE.split())
 ARCH = {"feedforward": "feed-forward", "recurrent": "recurrent"}
@@ -50,7 +50,7 @@ def scores_of(records: Iterable[Record]) -> str:
 
 
 def write_csv_tables(frame: pd.DataFrame, folder: Path) -> None:
-    where = {} if frame.evaluation.eq("full").any() else {"frozen": "True"}
+    where = {"frozen": "True"} if frame[frame.kind == "evaluation"].frozen.all() else {}
     tables = [*make_tables(frame, where=where, measured=True), gains_table(frame, "scratch", where)]
     write_tables(tables, folder)
     for path in folder.iterdir():
@@ -108,7 +108,7 @@ def test_the_table_of_the_page_is_made_of_the_records(
         )
         row.append(", ".join(f"{record.metrics['last_stage_rank']:.1f}" for record in both) or "-")
         expected.append(row)
-    assert sorted(rows("Scores and gains")) == sorted(expected)
+    assert sorted(rows("Full fine-tuning, results version 2")) == sorted(expected)
     carried, zeroed, zero = (
         [f"{record.metrics[name]:.3f}" for record in made["TESPEC"]]
         for name in ("loss_masked_carried", "loss_masked_zeroed", "loss_zero")
@@ -174,6 +174,36 @@ def test_the_table_of_frozen_backbones_is_made_of_the_records() -> None:
     assert sorted(rows("Frozen backbones, results version 3")) == sorted(expected)
     seeds = ", ".join(map(str, sorted(main.seed.unique())))
     assert f"fine-tuning seeds {seeds}" in TEXT
+    significant = (gains.p_holm < 0.05).sum()
+    assert (significant, len(gains)) == (6, 15)
+    assert "**Six of 15 gains over no pre-training are significant**" in TEXT
+    tespec = gains.loc["TESPEC", "recurrent"]
+    assert f"{tespec['mean']:+.2f} recurrent (p {tespec.p_holm:.2g})" in TEXT
+    standing = frame[(frame.metric == "miou") & (frame.frames == "standing")]
+    standing = standing[standing.arch == "recurrent"].groupby("method").value.mean()
+    assert standing.idxmax() == "tespec"
+    assert f"{standing.max():.1f} mIoU, the best recurrent row" in TEXT
+    assert f"against {standing['scratch']:.1f} without pre-training" in TEXT
+    assert FROZEN_MANIFEST["records"] == len(read_records(FROZEN)[0])
+
+
+@pytest.mark.parametrize(
+    ("folder", "where", "title"), [(FROZEN, {"frozen": "True"}, "frozen"), (STUDY, {}, "full")]
+)
+def test_the_readme_has_the_gains_of_the_records(
+    folder: Path, where: dict[str, str], title: str
+) -> None:
+    gains = gains_table(to_frame(read_records(folder)[0]), "scratch", where).data
+    head = re.search(r"^\| mIoU over no pre-training \| (.*) \|$", README, re.MULTILINE)
+    assert head
+    for arch, name in ARCH.items():
+        of_arch = gains[gains.arch == arch].set_index("label")
+        cells = []
+        for method in head[1].replace("RGB", "RGB Supervised").split(" | "):
+            gain = of_arch.loc[method]
+            text = f"{gain['mean']:+.2f}"
+            cells.append(f"**{text}**" if gain.p_holm < 0.05 else text)
+        assert f"\n| {title}, {name} | {' | '.join(cells)} |\n" in README
 
 
 @pytest.mark.parametrize("folder", [STUDY, FROZEN])
@@ -214,47 +244,11 @@ def test_the_figure_of_the_page_shows_all_rows(frame: pd.DataFrame) -> None:
     )
 
 
-def test_the_ablations_of_the_page_are_those_of_the_records(
-    records: list[Record], frame: pd.DataFrame
-) -> None:
+def test_no_ablation_differs_significantly(frame: pd.DataFrame) -> None:
     ablated = {"pretraining_overrides": "*", "method": "tespec", "arch": "recurrent"}
-    differences = gains_table(frame, "tespec", ablated).data.set_index("pretraining_overrides")
-    ablations = read_ablations()
-    names = {
-        settings_text(row.set): f"{name}: {row.name}"
-        for name, table in ablations.items()
-        for row in table.rows
-        if not name.endswith(f"_{table.task}") and not row.default
-    }
-    expected = []
-    scores = frame[frame.main & (frame.kind == "evaluation") & (frame.pretraining_overrides != "")]
-    for changed, values in scores.groupby("pretraining_overrides").value:
-        made = [
-            record
-            for record in records
-            if record.cell.kind == "pretraining"
-            and settings_text(
-                {k: v for k, v in record.cell.overrides.items() if k != "objective_version"}
-            )
-            == changed
-        ]
-        made.sort(key=lambda record: record.seed)
-        zero = [
-            f"{record.metrics['loss_zero']:.3f}" for record in made if "loss_zero" in record.metrics
-        ]
-        expected.append(
-            [
-                names[changed],
-                f"{values.mean():.2f} ± {values.std():.2f} ({len(values)})",
-                "{:+.2f} [{:+.2f}, {:+.2f}]".format(
-                    *differences.loc[changed, ["mean", "low", "high"]]
-                ),
-                ", ".join(f"{next(iter(record.metrics.values())):.3f}" for record in made),
-                ", ".join(zero) or "-",
-            ]
-        )
-    assert sorted(rows("Ablations of TESPEC")) == sorted(expected)
-    assert {f"{p:.2g}" for p in differences.p_holm} == {"1"}
+    differences = gains_table(frame, "tespec", ablated).data
+    assert "Nor does any of nine" in TEXT
+    assert (len(differences), differences.p_holm.min() > 0.05) == (9, True)
 
 
 def test_the_page_and_the_tables_name_the_version_of_the_records(records: list[Record]) -> None:
@@ -265,7 +259,7 @@ def test_the_page_and_the_tables_name_the_version_of_the_records(records: list[R
     named = "" if version == RESULTS_VERSION else f", results version {version}"
     table = (STUDY / "tables" / "segmentation_measured.csv").read_text()
     assert f"measured (sample, study, full{named})" in table
-    assert PAGE.startswith(f"# The sample world study, results version {version}\n")
+    assert f"\n## Full fine-tuning, results version {version}\n" in PAGE
     assert f"results version {version}" in README
 
 
