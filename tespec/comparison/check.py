@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime, timezone
 from math import inf
 from pathlib import Path
 
-from tespec.comparison.records import (
-    ARCHIVE,
-    Record,
-    iter_files,
-)
+from tespec.comparison.cell import RESULTS_VERSION
+from tespec.comparison.published import TABLES, read_published
+from tespec.comparison.records import ARCHIVE, REPORTED, Record, iter_files
 from tespec.registry import shipped_methods
 
 LARGEST = 1_000_000  # bytes of a file
@@ -22,9 +21,9 @@ WITHOUT_METHOD = ("reference", "control", "predictions")
 def check_records(results: Path) -> tuple[int, list[str]]:
     """Check the records of a results folder.
 
-    Names are computed again from the content. Scores are within their bounds, and each record has
-    its provenance. No record is in two files, has the numbers of another seed, or names an unknown
-    method. No file is large.
+    Names are computed again from the content. Scores have the unit and direction of published ones
+    and are within their bounds, and each record has its provenance. No record is in two files, has
+    the numbers of another seed, or names an unknown method. No file is large.
 
     Args:
         results: results folder.
@@ -53,7 +52,9 @@ def check_records(results: Path) -> tuple[int, list[str]]:
         if path.is_file() and path.stat().st_size > LARGEST:
             problems.append(f"{path}: is larger than {LARGEST / 1e6:g} MB")
     if not names:
-        problems.append(f"{results}: holds no records")
+        sent = results / REPORTED
+        remedy = f"; check {sent} for those of others" if sent.is_dir() else ""
+        problems.append(f"{results}: holds no records{remedy}")
     return len(names), problems
 
 
@@ -78,6 +79,27 @@ def _problems(record: Record) -> Iterator[str]:
     is_known = record.cell.method in known or record.cell.plugin or not known
     if not is_known and record.cell.kind not in WITHOUT_METHOD:
         yield f"the method {record.cell.method} is unknown, and no plug-in file defines it"
+    if record.cell.results_version > RESULTS_VERSION:
+        yield f"results version {record.cell.results_version} is above {RESULTS_VERSION}, this one"
+    if record.written > datetime.now(timezone.utc):
+        yield f"was written in the future ({record.written:%Y-%m-%d})"
+    for part, seconds in record.time.items():
+        if seconds < 0:
+            yield f"the duration of {part} is {seconds:g} s"
+    yield from _problems_of_scores(record)
+
+
+def _problems_of_scores(record: Record) -> Iterator[str]:
+    undescribed = record.metrics.keys() - record.scores.keys()
+    if undescribed and record.cell.kind in ("evaluation", *WITHOUT_METHOD):
+        yield f"has no unit and direction of {', '.join(sorted(undescribed))}"
+    published = [metric for table in TABLES for metric in read_published(table)["metrics"]]
+    for metric in published:
+        known = metric.get("unit", ""), metric["better"]
+        score = record.scores.get(metric["name"])
+        if score and (score.unit, score.better) != known:
+            words = f"{score.unit!r} and {score.better} is better, not {known[0]!r} and {known[1]}"
+            yield f"{metric['name']} is in {words}"
     main = next(iter(record.scores), "")
     classes = {f"class {name}": {main: value} for name, value in record.classes.items()}
     parts = {"all frames": record.metrics, **record.groups, **record.recordings, **classes}

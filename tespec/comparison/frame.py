@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from tespec.comparison.cell import RESULTS_VERSION, SAMPLE, Cell
 from tespec.comparison.published import published_frame
-from tespec.comparison.records import REPORTED, Record, iter_records
+from tespec.comparison.records import NEW_STEM, REPORTED, Record, iter_records
 from tespec.core.errors import UserError
 from tespec.core.paths import RESULTS
 from tespec.core.settings import suggest
@@ -57,7 +57,8 @@ DEFAULTS = {
 # Facts within which a table shows the last value of a column, by the order of another column.
 SETTING = ["kind", "task", "data", "profile", "pretraining_overrides"]
 SHARED = sorted(
-    {*ROW, *COLUMN, "task"} - {"results_version", "task_version", "method_version", "plugin"}
+    {*ROW, *COLUMN, "task", "author"}
+    - {"results_version", "task_version", "method_version", "plugin"}
 )
 VERSIONS = {
     "results_version": (SETTING, "results_version"),
@@ -70,7 +71,7 @@ VERSIONS = {
 # Words for results that are not shown, by the column that left them out.
 NOT_SHOWN = {
     **dict.fromkeys(DEFAULTS, "with {reason} {values} (--where {reason}=VALUE)"),
-    **dict.fromkeys(VERSIONS, "of an older {reason} (--where {reason}=*)"),
+    **dict.fromkeys(VERSIONS, "of another {reason} (--where {reason}=*)"),
     "name": "that were computed again since",
 }
 LEFT_OUT = ["task", "method", *DEFAULTS, *VERSIONS, "reason"]
@@ -144,8 +145,8 @@ def to_frame(records: Iterable[Record], reported: Iterable[Record] = ()) -> pd.D
 
     Args:
         records: with distinct names.
-        reported: sent by others. One with the key and data of a record is its `reported_value`
-            instead of a row.
+        reported: sent by others, with distinct names. One of the name, or of the key and data, of
+            a record is its `reported_value` instead of a row; predictions have the same name.
     """
     import pandas as pd  # takes half a second, too long before a usage error
 
@@ -157,9 +158,10 @@ def to_frame(records: Iterable[Record], reported: Iterable[Record] = ()) -> pd.D
         identity = (
             *(record.cell.text, record.data_fingerprint, weights.data_fingerprint),
             *weights.marks,
+            *_author(record),
         )
         if identity not in cells:
-            cells[identity] = _facts_of_cell(record.cell, *identity[1:])
+            cells[identity] = _facts_of_cell(record, identity)
         runs.append(_facts_of_run(record) | {"cell": cells[identity]["cell"], "status": status})
         runs[-1]["reported_on"] = other.environment.summary if other else ""
         numbers += _numbers(record, other)
@@ -179,29 +181,45 @@ def _with_status(
     records: Iterable[Record], reported: Iterable[Record]
 ) -> Iterator[tuple[Record, str, Record | None]]:
     """Yield records with their status, and the reported record that a reproduced one repeats."""
-    others = {(record.key, record.data_fingerprint): record for record in reported}
-    computed: set[Any] = set()
+    by_name = {record.name: record for record in reported}
+    by_key = {(record.key, record.data_fingerprint): record for record in by_name.values()}
+    repeated = set()
     for record in records:
-        question = (record.key, record.data_fingerprint)
-        computed |= {question, record.name}
-        other = others.get(question)
-        status = RESCORED if record.cell.kind == "predictions" else COMPUTED
-        yield record, REPRODUCED if other else status, other
-    for question, record in others.items():
-        if not computed & {question, record.name}:
+        other = by_name.get(record.name)
+        if record.cell.kind == "predictions":  # others of the same key are of another network
+            status = RESCORED
+        else:
+            other = other or by_key.get((record.key, record.data_fingerprint))
+            status = REPRODUCED if other else COMPUTED
+        if other:
+            repeated.add(other.name)
+        yield record, status, other
+    for name, record in by_name.items():
+        if name not in repeated:
             yield record, REPORTED, None
 
 
-def _facts_of_cell(
-    cell: Cell, fingerprint: str, pretraining_fingerprint: str, *marks: str
-) -> dict[str, Any]:
+def _author(record: Record) -> list[str]:
+    """Title and citation of predictions, which others may have named like a method here."""
+    facts = record.facts
+    is_named_by_user = record.cell.kind == "predictions"
+    return [facts.get("title", ""), facts.get("citation", "")] if is_named_by_user else []
+
+
+def _facts_of_cell(record: Record, identity: Iterable[str]) -> dict[str, Any]:
+    cell = record.cell
+    marks = record.weights.marks
+    # Rows and brackets of tables say these, and so they are shown without a filter.
+    said = {"new_stem"} if NEW_STEM in marks else set()
+    said |= {"test_time_augmentation"} if cell.kind == "predictions" else set()
     start = cell.start if isinstance(cell.start, Cell) else None
     changed = start.overrides if start else {}
-    identity = "\n".join([cell.text, fingerprint, pretraining_fingerprint, *marks])
     return {
         **{name: getattr(cell, name) for name in FACTS},
-        "cell": hashlib.sha256(identity.encode()).hexdigest()[:12],
-        "overrides": settings_text(cell.overrides),
+        "cell": hashlib.sha256("\n".join(identity).encode()).hexdigest()[:12],
+        "overrides": settings_text(
+            {key: value for key, value in cell.overrides.items() if key not in said}
+        ),
         "start": _start_text(cell),
         "evaluation": cell.evaluation,
         "network": cell.network,
@@ -211,8 +229,8 @@ def _facts_of_cell(
         "pretraining_overrides": settings_text(
             {key: value for key, value in changed.items() if key != "objective_version"}
         ),
-        "data_fingerprint": fingerprint,
-        "pretraining_fingerprint": pretraining_fingerprint,
+        "data_fingerprint": record.data_fingerprint,
+        "pretraining_fingerprint": record.weights.data_fingerprint,
         "mark": ", ".join(marks),
     }
 
@@ -220,13 +238,15 @@ def _facts_of_cell(
 def _facts_of_run(record: Record) -> dict[str, Any]:
     is_file = isinstance(record.pretraining, str)
     settings = record.config | record.cell.overrides  # of predictions, changed ones alone
+    title = record.facts.get("title", record.cell.method)
+    citations = [citation for citation in _author(record)[1:] if citation]
     return {
         "seed": record.seed,
         "pretraining_seed": None if is_file else record.pretraining,
         "weights": record.pretraining if is_file else "",
         "classes": sum(value is not None for value in record.classes.values()),
         "recordings": len(record.recordings),
-        "title": record.facts.get("title", record.cell.method),
+        "title": " ".join([title, *(f"({citation})" for citation in citations)]),
         "group": record.facts.get("group", ""),
         "machine": record.environment.machine,
         "revision": record.environment.revision,
@@ -292,7 +312,8 @@ def select(
     """Select the records that tables show.
 
     Of several versions of results, task and method, the highest is selected; of several plug-ins of
-    a method, and of several results of one cell and seed, the newest.
+    a method, and of several results of one cell and seed, the newest. A reported result replaces no
+    other.
 
     Args:
         frame: DataFrame from `results`.
@@ -320,6 +341,8 @@ def select(
     if by and by not in LEVELS:
         raise UserError(f"column {by}", "cannot be used with --by", suggest(by, LEVELS))
     chosen = frame[frame["kind"].isin(kinds)]
+    # The versions of predictions are their authors' own.
+    chosen = chosen.assign(author=chosen["title"].where(chosen["kind"] == "predictions", ""))
     published = published_frame()
     for key, pattern in where.items():
         selected = matches(chosen[key], pattern)
@@ -338,7 +361,8 @@ def select(
     for version, (keys, order) in VERSIONS.items():
         rest = chosen[reasons == ""]
         if version not in named and rest[version].nunique() > 1:
-            rest = rest.sort_values([order, version], kind="stable")
+            rest = rest.assign(here=rest["status"] != REPORTED)
+            rest = rest.sort_values(["here", order, version], kind="stable")
             groups = rest.groupby(sorted({*keys, by} - {""}), sort=False, dropna=False)
             reasons[rest.index[rest[version] != groups[version].transform("last")]] = version
     is_selected = reasons == ""
@@ -365,6 +389,8 @@ def _named(chosen: pd.DataFrame, by: str) -> pd.DataFrame:
     level = {by, *(PROTOCOL if by == "evaluation" else [])}
     firsts = chosen.drop_duplicates(["cell", "frames"])[[*OF_CELL, "title", "frames"]]
     cells: list[Any] = firsts.to_dict("records")
+    places = ["network", "arch", "pretraining_data", "mark", "task", "column", "frames"]
+    places += level & {*OF_CELL}
     for cell in cells:
         words = [cell["title"] or cell["method"], cell["pretraining_overrides"]]
         cell["label"] = ", ".join(filter(None, words))
@@ -374,6 +400,8 @@ def _named(chosen: pd.DataFrame, by: str) -> pd.DataFrame:
         ("label", ["method"], []),
         ("label", ROW, ["network", "arch", "pretraining_data"]),
         ("column", COLUMN, ["task"]),
+        # what tables show without a name, such as the test-time augmentation of predictions
+        ("label", ["cell"], places),
     ):
         distinguish(cells, name, [key for key in keys if key not in level], shared)
     names = firsts[["cell", "frames"]].assign(

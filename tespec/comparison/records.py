@@ -35,6 +35,7 @@ from tespec.core.paths import PACKAGES, REPOSITORY, RESULTS
 from tespec.metrics import Score
 
 ARCHIVE = "records.jsonl.gz"  # finished records in one file, one per line
+NEW_STEM = "new stem"  # mark of a row
 REPORTED = "reported"  # folder of records that others sent, a results folder itself
 
 # Losses that gradient accumulation computes on one micro-batch at a time, not on the full batch.
@@ -73,7 +74,7 @@ class Weights(BaseModel):
     @property
     def marks(self) -> list[str]:
         """What readers of a result must know of the initial weights, such as "images seen"."""
-        stems = {"repeated": "stem repeated", "new": "new stem"}
+        stems = {"repeated": "stem repeated", "new": NEW_STEM}
         words = [f"{kind} seen" for kind in self.seen] + [stems.get(self.stem, ""), self.doubt]
         return [*filter(None, words)]
 

@@ -6,8 +6,9 @@ import pytest
 from made_records import pretraining, record
 
 from tespec.cli.main import main
+from tespec.comparison.cell import RESULTS_VERSION
 from tespec.comparison.check import LARGEST, check_records
-from tespec.comparison.records import write_archive, write_record
+from tespec.comparison.records import REPORTED, write_archive, write_record
 from tespec.core.paths import REPOSITORY
 
 PROVENANCE = {"revision": "a" * 40, "modified": False, "packages": {"torch": "2"}}
@@ -56,6 +57,20 @@ def test_records_without_a_problem(tmp_path, capsys):
         (good(recordings={"dir1": {"miou": 101.0}}), "miou 101 is out of bounds (dir1)"),
         (good(classes={"flat": -2.0}), "miou -2 is out of bounds (class flat)"),
         (good(scores=DEPTH, metrics={"abs": -1.0}), "abs -1 is out of bounds (all frames)"),
+        (good(scores={}), "has no unit and direction of mean_class_acc, miou"),
+        (
+            good(scores={"abs": DEPTH["abs"]}, metrics={"abs": 1.0, "miou": 250.0}),
+            "has no unit and direction of miou",
+        ),
+        (
+            good(miou=250.0, scores={"miou": {"title": "m", "better": "lower", "unit": "px"}}),
+            "miou is in 'px' and lower is better, not '%' and higher",
+        ),
+        (
+            good(results_version=RESULTS_VERSION + 1),
+            f"results version {RESULTS_VERSION + 1} is above {RESULTS_VERSION}, this one",
+        ),
+        (good(time={"train": -1.0}), "the duration of train is -1 s"),
         (good(scores=DEPTH, metrics={"delta_1": 1.5}), "delta_1 1.5 is out of bounds (all frames)"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -80,6 +95,20 @@ def test_each_problem_of_a_record_is_one_line(made, problem, tmp_path, capsys):
 def test_is_no_problem(made, tmp_path):
     write_record(made, tmp_path)
     assert check_records(tmp_path) == (1, [])
+
+
+def test_a_record_of_the_future_is_a_problem(tmp_path):
+    made = good()
+    write_record(made.model_copy(update={"written": made.written.replace(year=2200)}), tmp_path)
+    assert [line.partition(" (")[0] for line in check_records(tmp_path)[1]] == [
+        f"{made.name}: was written in the future"
+    ]
+
+
+def test_a_folder_with_records_of_others_alone_names_their_folder(tmp_path):
+    write_record(good(), tmp_path / REPORTED)
+    words = f"holds no records; check {tmp_path / REPORTED} for those of others"
+    assert check_records(tmp_path) == (0, [f"{tmp_path}: {words}"])
 
 
 def test_files_that_are_damaged_renamed_repeated_copied_or_large(tmp_path, capsys):

@@ -130,7 +130,7 @@ def test_the_newest_version_is_the_highest_and_not_the_latest(name):
     frame = to_frame([newer, older])
     chosen, left_out = select(frame, {})
     assert chosen.loc[chosen["main"], "value"].tolist() == [50.0]
-    note = f"Not shown: 1 results of an older {name} (--where {name}=*)."
+    note = f"Not shown: 1 results of another {name} (--where {name}=*)."
     assert notes_on(frame, left_out) == [note]
     assert len(select(frame, {name: "*"})[0]) == 4
 

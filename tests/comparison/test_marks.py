@@ -9,7 +9,7 @@ from made_records import cell, record
 import tespec
 from tespec.comparison.cell import OWN_WEIGHTS
 from tespec.comparison.export import print_table, write_tables
-from tespec.comparison.frame import to_frame
+from tespec.comparison.frame import notes_on, select, to_frame
 from tespec.comparison.gains import gains_table
 from tespec.comparison.records import REPORTED, read_records, write_record
 from tespec.comparison.tables import make_tables
@@ -147,3 +147,75 @@ def test_the_facts_of_published_weights_reach_the_record():
     assert (
         record(weights=WeightsReport("file", "", 1, 1, format="tespec").facts()).weights.marks == []
     )
+
+
+def submitted(title="My net", citation="", **changes):
+    """Record of predictions that were scored."""
+    facts = {"title": title, "citation": citation}
+    return record("mine", **{"kind": "predictions", "backbone": "", "facts": facts, **changes})
+
+
+TTA = {"test_time_augmentation": "flip"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "label"),
+    [
+        ({"title": "Their net"}, "Their net"),
+        ({"citation": "They2025"}, "My net (They2025)"),
+        ({"citation": "They2025", "method_version": 9, "plugin": "f" * 12}, "My net (They2025)"),
+        ({"overrides": TTA}, "My net, cell "),
+    ],
+)
+def test_predictions_of_two_networks_are_two_rows(changes, label):
+    """Their methods have one name, and the versions are not of one author."""
+    made = [submitted(), submitted(miou=60.0, start_sha256="f", **changes)]
+    (table,) = make_tables(to_frame(made), only=["segmentation"], measured=True)
+    rows = {index[1]: text for index, text in table.cells.iloc[:, 0].items()}
+    assert sorted(text[:5] for text in rows.values()) == ["40.00", "60.00"]
+    (found,) = [name for name, text in rows.items() if text.startswith("60.00")]
+    assert found.startswith(label)
+    assert ("TTA" in rows[found]) == ("overrides" in changes)
+
+
+def test_a_new_stem_is_a_row_of_the_tables_without_a_filter():
+    changed = {"overrides": {"new_stem": True}}
+    made = [own_weights({}), own_weights({"stem": "new"}, start_sha256="f", **changed)]
+    (table,) = make_tables(to_frame(made), only=["segmentation"], measured=True)
+    assert [index[-1] for index in table.cells.index] == ["own weights", "own weights; new stem"]
+    assert not [note for note in table.notes if note.startswith("Not shown")]
+    # A record that lacks the mark is still told apart.
+    (table,) = make_tables(to_frame([own_weights({}, **changed), *made]), only=["segmentation"])
+    assert [note for note in table.notes if "with overrides new_stem=True" in note]
+
+
+@pytest.mark.parametrize("name", ["method_version", "task_version", "results_version", "plugin"])
+def test_a_reported_record_hides_nothing_that_was_computed_here(name):
+    value = "f" * 12 if name == "plugin" else 99
+    sent = record(miou=90.0, **{name: value})
+    sent = sent.model_copy(update={"written": sent.written.replace(year=2200)})
+    chosen, left_out = select(to_frame([record()], [sent]), {})
+    assert set(chosen["status"]) == {"computed"}
+    assert set(left_out["reason"]) == {name}
+    assert set(select(to_frame([], [sent]), {})[0]["status"]) == {"reported"}
+
+
+def test_all_reported_records_of_a_key_are_counted():
+    sent = [record(miou=miou, start_sha256=str(miou)) for miou in (30.0, 50.0)]
+    frame = to_frame([], sent)
+    assert sorted(frame[frame.main].value) == [30.0, 50.0]
+    assert notes_on(frame, select(frame, {})[1]) == [
+        "Not shown: 1 results that were computed again since."
+    ]
+    frame = to_frame([record(miou=49.0, start_sha256="50.0")], sent)
+    main = frame[frame.main].set_index("status")
+    assert main.value.to_dict() == {"reproduced": 49.0, "reported": 30.0}
+    assert main.reported_value["reproduced"] == 50.0
+    assert set(select(frame, {})[0]["status"]) == {"reproduced"}
+
+
+def test_predictions_are_never_reproduced_and_repeat_only_their_own_record():
+    sent = [submitted(start_sha256=name) for name in "ab"]
+    frame = to_frame([submitted(start_sha256="a")], sent)
+    main = frame[frame.main].set_index("name")
+    assert main.status.to_dict() == {sent[0].name: "rescored", sent[1].name: "reported"}

@@ -220,7 +220,7 @@ def test_versions_are_never_averaged_and_each_is_shown_as_what_it_is(name):
     made = [record("scratch", **VERSIONS[name]), first, newest]
     table = one(made, measured=True)
     assert set(table.cells.xs("Mine", level="Method").iloc[0]) == {"50.00 (1)", "60.00 (1)"}
-    assert table.notes[-1] == f"Not shown: 1 results of an older {name} (--where {name}=*)."
+    assert table.notes[-1] == f"Not shown: 1 results of another {name} (--where {name}=*)."
     both = one(made[1:], where={name: "*"}, measured=True)
     shown = [text for text in both.cells.to_numpy().ravel() if text != NONE]
     assert sorted(shown) == ["40.00 (1)", "50.00 (1)", "50.00 (1)", "60.00 (1)"]
