@@ -223,6 +223,10 @@ def test_a_wrong_file_is_refused_in_one_line_and_nothing_is_written(
     assert [entry.name for entry in tmp_path.iterdir()] == ["copy"]
 
 
+def changed(**settings):
+    return lambda facts: facts["cell"].update(overrides=settings)
+
+
 DESCRIPTIONS = [
     (lambda facts: facts["cell"].update(task="dsec"), "json, cell.task: is dsec, but ddd17 is sc"),
     (lambda facts: facts["cell"].update(data="ddd17"), "cell.data: is ddd17, but sample is scored"),
@@ -232,6 +236,9 @@ DESCRIPTIONS = [
     ),
     (lambda facts: facts["cell"].pop("method"), "json: cell.method: Field required; see "),
     (lambda facts: facts["cell"].update(method="a/b"), "json: cell.method: String should match pa"),
+    (lambda facts: facts["cell"].update(kind="evaluation"), "json, cell.kind: is evaluation, but "),
+    (changed(bogus=3), "--set bogus=3: unknown setting 'bogus'"),
+    (changed(test_time_augmentation="rotate"), "'rotate' is not supported for segmentation; choo"),
     (lambda facts: facts.update(height=65), "height, width: is (65, 96), but (64, 96) is scored"),
     (lambda facts: facts.update(classes=["road"]), "classes: is ('road',), but ('flat', 'backgr"),
     (lambda facts: facts.update(data_fingerprint="x"), "data_fingerprint: is x, but "),
@@ -257,10 +264,14 @@ def test_changed_predictions_have_another_record_and_equal_ones_the_same(
     folder = shutil.copytree(perfect / "ddd17", tmp_path / "copy")
     edited(
         folder / "predictions.json",
-        lambda facts: facts["cell"].update(overrides={"test_time_augmentation": "8 scales"}),
+        changed(
+            test_time_augmentation="flip", accumulate=2, bins=10, **{"optimisation.peak_lr": 1e-5}
+        ),
     )
     _, (first,) = score(folder, "ddd17", tiny_world / "ddd17", tmp_path)
-    assert "test-time augmentation: 8 scales" in first.protocol["scored"]
+    assert "test-time augmentation: flip" in first.protocol["scored"]
+    others = {"accumulate": 2, "optimisation.peak_lr": 1e-5}  # without the default 10 bins
+    assert first.cell.overrides == {"test_time_augmentation": "flip"} | others
     assert score(folder, "ddd17", tiny_world / "ddd17", tmp_path) == (0, [first])
     assert "is already complete" in capsys.readouterr().err
     image_of(min(folder.glob("*/*.png")), PIXELS)
