@@ -31,6 +31,7 @@ from tespec.tasks import build_task
 from tespec.tasks.predictions import (
     DESCRIPTION,
     DESCRIPTIONS,
+    INITIAL_WEIGHTS,
     Description,
     find_predictions,
     format_of,
@@ -61,7 +62,8 @@ def save_predictions(weights: Path, given: Path | None, out: Path, setup: Setup)
     Raises:
         UserError: the file names no run, or the folder exists.
     """
-    cell, seed = start_of(read_recipe(weights).get(RUN, {}), "", weights)
+    of_run = read_recipe(weights).get(RUN, {})
+    cell, seed = start_of(of_run, "", weights)
     if not isinstance(cell, Cell):
         raise UserError(
             weights,
@@ -72,6 +74,8 @@ def save_predictions(weights: Path, given: Path | None, out: Path, setup: Setup)
         raise UserError(out, "already exists", "choose a new folder")
     device = choose_device(setup.device)
     network = load_trained(weights)
+    facts = of_run.get("weights", {"doubt": "initial weights not described"})
+    initial = INITIAL_WEIGHTS.validate_python(facts)  # other facts are ignored
     settings = network.settings
     target = format_of(settings.kind)
     data = find_data(settings.task, given, settings.profile).generate()
@@ -97,6 +101,7 @@ def save_predictions(weights: Path, given: Path | None, out: Path, setup: Setup)
                 events=f"{protocol['events']}; {protocol['histograms']}",
                 classes=settings.classes,
                 data_fingerprint=fingerprint_of(task.checksums(check=setup.check_data)),
+                weights=initial,
             )
             (unfinished / DESCRIPTION).write_text(json.dumps(asdict(description), indent=1))
             if out.exists():
@@ -187,7 +192,7 @@ def score_predictions(folder: Path, name: str, data: Data, setup: Setup) -> Reco
         config={key: facts[key] for key in PROTOCOL} | {"predictions": asdict(described)},
         data=hashed,
         setup=setup,
-        start={"source": folder.name, "sha256": sha256},
+        start={"source": folder.name, "sha256": sha256} | asdict(described.weights),
         start_sha256=sha256,
     )
     # All predictions are read before anything is written.

@@ -25,6 +25,8 @@ from tespec.tasks.play import play
 from tespec.weights.files import write_weights
 
 CPU = torch.device("cpu")
+# facts of a record's initial weights that its tables mark
+SEEN = {"seen": {"labels": "the training split"}, "doubt": "second-hand", "stem": "new"}
 CASES = [("ddd17", "recurrent", []), ("gen1", "feedforward", [])]
 CASES += [("mvsec", "feedforward", ["label_fraction=0.5"])]
 SLOW = [
@@ -40,7 +42,8 @@ def network_of(world, folder, name, arch, changes):
     run, task, model = prepare_run("evaluation", spec)
     recipe = as_facts(run.settings) | {
         "histograms": asdict(task.histogram_spec),
-        "run": recipe_of(run.cell, run.seed) | {"data_fingerprint": run.data_fingerprint},
+        "run": recipe_of(run.cell, run.seed)
+        | {"data_fingerprint": run.data_fingerprint, "weights": dict(run.start) | SEEN},
     }
     write_weights(folder / "model.safetensors", model.state_dict(), recipe)
     return folder / "model.safetensors", run, task.evaluate(model, CPU)
@@ -93,6 +96,7 @@ def test_saved_predictions_have_the_scores_of_the_evaluation_to_the_last_digit(
     assert record.cell == replace(run.cell, kind="predictions", backbone="", start="")
     assert (record.seed, record.data_fingerprint) == (3, run.data_fingerprint)
     assert record.weights.sha256 == record.start_sha256 != ""
+    assert record.weights.marks == ["labels seen", "new stem", "second-hand"]
 
 
 def write_perfect(world, name, folder, *, millimetres=False):
@@ -349,3 +353,4 @@ def test_the_commands_save_what_their_record_scores(tiny_world, tmp_path, capsys
     assert scored.classes == record.classes
     assert scored.protocol["scores"] == record.protocol["scores"]
     assert scored.cell.network == "-"
+    assert (scored.weights.marks, record.weights.marks) == ([], [])
