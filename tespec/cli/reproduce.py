@@ -21,6 +21,8 @@ from tespec.core.errors import UserError, one_line
 from tespec.runs.setup import Setup
 
 FOLDERS = ("--reproduce", "--results", "--runs")
+# options of a record's command that are left out: they write elsewhere
+ELSEWHERE = (*FOLDERS, "--track", "--out")
 # options that may replace those of a record's command
 REPLACEABLE = {
     *("--data", "--checkpoint", "--import", "--backbone", "--device", "--threads", "--workers"),
@@ -40,7 +42,8 @@ def run_again(text: str, setup: Setup, given: Sequence[str]) -> int:
         Exit code of the command if it failed, else 1 if tables would show other numbers.
 
     Raises:
-        UserError: the record does not exist, or its command is not one of this program.
+        UserError: the record does not exist, or its command is not one of this program or imports
+            a file.
     """
     options = [pair for pair in by_option(given) if pair[0] not in ("", *FOLDERS)]
     replaced = {option for option, _ in options}
@@ -48,8 +51,14 @@ def run_again(text: str, setup: Setup, given: Sequence[str]) -> int:
     refuse(bool(wrong), f"--reproduce cannot be combined with {wrong}")
     record = _find(text, setup.results)
     folder = setup.runs / "reproduced" / record.name
-    command = [word for option, word in by_option(command_of(record)) if option not in replaced]
-    command += [word for _, word in options]
+    unused = {*ELSEWHERE, *replaced}
+    words = [pair for pair in by_option(command_of(record)) if pair[0] not in unused]
+    imported = [word.removeprefix("--import") for option, word in words if option == "--import"]
+    if imported:
+        files = " ".join(imported).strip(" =")
+        remedy = f"read it, and repeat with --import {files}"
+        raise UserError(record.name, f"its command imports {files}", remedy)
+    command = [word for _, word in [*words, *options]]
     command += ["--results", str(folder / "results"), "--runs", str(folder / "runs")]
     print(shlex.join(command), flush=True)
     if code := subprocess.run(command).returncode:

@@ -172,7 +172,8 @@ def finetune(spec: CellSpec, kind: Kind = "evaluation") -> Record:
             recipe = as_facts(run.settings) | {
                 HISTOGRAMS: asdict(task.histogram_spec),
                 RUN: recipe_of(run.cell, run.seed)
-                | {"pretraining": run.pretraining, "data_fingerprint": run.data_fingerprint},
+                | {"pretraining": run.pretraining, "data_fingerprint": run.data_fingerprint}
+                | {"weights": dict(run.start)},
                 TRAINED_ON: run.trained_on,
             }
             write_weights(run.folder / WEIGHTS, model.state_dict(), recipe)

@@ -12,7 +12,7 @@ from torch import nn
 
 from tespec.comparison.cell import RESULTS_VERSION, Cell, start_of
 from tespec.comparison.records import Numbers, Record
-from tespec.core.config import as_facts
+from tespec.core.config import as_facts, changed_settings
 from tespec.core.distributed import broadcast, is_first
 from tespec.core.errors import UserError
 from tespec.core.files import sha256_of
@@ -20,7 +20,7 @@ from tespec.core.hashes import fingerprint_of
 from tespec.core.progress import progress
 from tespec.datasets.recording import LabelledRecording
 from tespec.inference import load_trained
-from tespec.models.backbone import execute
+from tespec.models.backbone import backbones, execute
 from tespec.runs.data import Data, find_data, settings_of
 from tespec.runs.finetune import outcome_of
 from tespec.runs.references import method_of
@@ -31,6 +31,7 @@ from tespec.tasks import build_task
 from tespec.tasks.predictions import (
     DESCRIPTION,
     DESCRIPTIONS,
+    INITIAL_WEIGHTS,
     Description,
     find_predictions,
     format_of,
@@ -61,7 +62,8 @@ def save_predictions(weights: Path, given: Path | None, out: Path, setup: Setup)
     Raises:
         UserError: the file names no run, or the folder exists.
     """
-    cell, seed = start_of(read_recipe(weights).get(RUN, {}), "", weights)
+    of_run = read_recipe(weights).get(RUN, {})
+    cell, seed = start_of(of_run, "", weights)
     if not isinstance(cell, Cell):
         raise UserError(
             weights,
@@ -72,6 +74,8 @@ def save_predictions(weights: Path, given: Path | None, out: Path, setup: Setup)
         raise UserError(out, "already exists", "choose a new folder")
     device = choose_device(setup.device)
     network = load_trained(weights)
+    facts = of_run.get("weights", {"doubt": "initial weights not described"})
+    initial = INITIAL_WEIGHTS.validate_python(facts)  # other facts are ignored
     settings = network.settings
     target = format_of(settings.kind)
     data = find_data(settings.task, given, settings.profile).generate()
@@ -97,6 +101,7 @@ def save_predictions(weights: Path, given: Path | None, out: Path, setup: Setup)
                 events=f"{protocol['events']}; {protocol['histograms']}",
                 classes=settings.classes,
                 data_fingerprint=fingerprint_of(task.checksums(check=setup.check_data)),
+                weights=initial,
             )
             (unfinished / DESCRIPTION).write_text(json.dumps(asdict(description), indent=1))
             if out.exists():
@@ -121,22 +126,26 @@ def score_predictions(folder: Path, name: str, data: Data, setup: Setup) -> Reco
         The record, of kind "predictions".
 
     Raises:
-        UserError: predictions are missing, doubled, surplus or invalid, or are for something else.
+        UserError: predictions are missing, doubled, surplus or invalid, or are for something else,
+            or a changed setting is unknown or invalid.
     """
     where = folder / DESCRIPTION
     described = read_json_as(DESCRIPTIONS, where)
     cell = described.cell
-    changes = [
-        f"{key}={json.dumps(value)}"
-        for key, value in cell.overrides.items()
-        if key.partition(".")[0] in PROTOCOL
-    ]
-    settings = settings_of(data, name, cell.arch, cell.profile, changes, frozen=cell.frozen)
+    overrides = dict(cell.overrides)
+    of_run = {key: overrides.pop(key) for key in ("accumulate",) if key in overrides}
+    changes = [f"{key}={json.dumps(value)}" for key, value in overrides.items()]
+    network = cell.backbone if cell.backbone in backbones() else "swin"  # gives defaults
+    settings = settings_of(
+        data, name, cell.arch, cell.profile, changes, network, frozen=cell.frozen
+    )
+    changed = changed_settings(settings, settings.backbone, data.description.overrides())
     source = format_of(settings.kind)
     task: Any = build_task(settings, data.generate().root, cell.split)
     hashed = task.checksums(check=setup.check_data)
     fingerprint = fingerprint_of(hashed)
     for field, declared, scored in (
+        ("cell.kind", cell.kind, "predictions"),
         ("cell.task", cell.task, name),
         ("cell.data", cell.data, data.label),
         ("classes", described.classes or settings.classes, settings.classes),
@@ -160,7 +169,7 @@ def score_predictions(folder: Path, name: str, data: Data, setup: Setup) -> Reco
                 advance(done, len(predictions), "")
 
     def outcome() -> Outcome:
-        augmentation = cell.overrides.get("test_time_augmentation", "none")
+        augmentation = settings.test_time_augmentation
         return outcome_of(
             task,
             scorer,
@@ -174,7 +183,7 @@ def score_predictions(folder: Path, name: str, data: Data, setup: Setup) -> Reco
     sha256 = sha256_of(where, *(path for _, _, path in predictions))
     facts = as_facts(settings)
     # Network and pre-training cannot be checked, so `config` has them and the identity has not.
-    cell = replace(cell, kind="predictions", backbone="", start="")
+    cell = replace(cell, overrides=changed | of_run, backbone="", start="")
     run = Run(
         cell=replace(cell, task_version=settings.version, results_version=RESULTS_VERSION),
         seed=described.seed,
@@ -183,7 +192,7 @@ def score_predictions(folder: Path, name: str, data: Data, setup: Setup) -> Reco
         config={key: facts[key] for key in PROTOCOL} | {"predictions": asdict(described)},
         data=hashed,
         setup=setup,
-        start={"source": folder.name, "sha256": sha256},
+        start={"source": folder.name, "sha256": sha256} | asdict(described.weights),
         start_sha256=sha256,
     )
     # All predictions are read before anything is written.

@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import field
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import pydantic.dataclasses
@@ -27,6 +28,15 @@ Position = Annotated[float, Field(ge=-1e30, le=1e30)]  # px; float32 holds a sum
 Length = Annotated[float, Field(ge=0, le=1e30)]
 
 
+@pydantic.dataclasses.dataclass(frozen=True, kw_only=True)
+class InitialWeights:
+    """What readers must know of a network's initial weights, see `Weights` of a record."""
+
+    seen: dict[str, str] = field(default_factory=dict)
+    doubt: str = ""
+    stem: Literal["", "repeated", "new"] = ""
+
+
 @pydantic.dataclasses.dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
 class Description:
     """Content of `predictions.json`."""
@@ -39,6 +49,7 @@ class Description:
     events: str = "not described"  # that are given to the network for a label
     classes: tuple[str, ...] | None = None  # by number; None: not compared with the data's
     data_fingerprint: str | None = None  # None: not compared with the data's
+    weights: InitialWeights = InitialWeights()
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
@@ -52,6 +63,7 @@ class BoxEntry:
 
 
 DESCRIPTIONS = TypeAdapter(Description)
+INITIAL_WEIGHTS = TypeAdapter(InitialWeights)
 BOXES = TypeAdapter(list[BoxEntry])
 
 

@@ -252,6 +252,9 @@ def _require_input(backbone: Backbone, converted: Converted, path: Path) -> None
         return
     what = f"was trained on representation {trained}, but this run has {backbone.representation}"
     remedy = f"set representation={trained}, or give --new-stem"
+    networks = converted.format.networks
+    if trained and networks and backbone.name not in networks:
+        remedy = f"give --backbone {' or '.join(networks)}"
     if not trained:
         what = f"was trained on an input that no public code makes ({converted.format.input})"
         remedy = "give --new-stem to train a new first convolution with another input"

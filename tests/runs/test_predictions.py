@@ -25,6 +25,8 @@ from tespec.tasks.play import play
 from tespec.weights.files import write_weights
 
 CPU = torch.device("cpu")
+# facts of a record's initial weights that its tables mark
+SEEN = {"seen": {"labels": "the training split"}, "doubt": "second-hand", "stem": "new"}
 CASES = [("ddd17", "recurrent", []), ("gen1", "feedforward", [])]
 CASES += [("mvsec", "feedforward", ["label_fraction=0.5"])]
 SLOW = [
@@ -40,7 +42,8 @@ def network_of(world, folder, name, arch, changes):
     run, task, model = prepare_run("evaluation", spec)
     recipe = as_facts(run.settings) | {
         "histograms": asdict(task.histogram_spec),
-        "run": recipe_of(run.cell, run.seed) | {"data_fingerprint": run.data_fingerprint},
+        "run": recipe_of(run.cell, run.seed)
+        | {"data_fingerprint": run.data_fingerprint, "weights": dict(run.start) | SEEN},
     }
     write_weights(folder / "model.safetensors", model.state_dict(), recipe)
     return folder / "model.safetensors", run, task.evaluate(model, CPU)
@@ -93,6 +96,7 @@ def test_saved_predictions_have_the_scores_of_the_evaluation_to_the_last_digit(
     assert record.cell == replace(run.cell, kind="predictions", backbone="", start="")
     assert (record.seed, record.data_fingerprint) == (3, run.data_fingerprint)
     assert record.weights.sha256 == record.start_sha256 != ""
+    assert record.weights.marks == ["labels seen", "new stem", "second-hand"]
 
 
 def write_perfect(world, name, folder, *, millimetres=False):
@@ -223,6 +227,10 @@ def test_a_wrong_file_is_refused_in_one_line_and_nothing_is_written(
     assert [entry.name for entry in tmp_path.iterdir()] == ["copy"]
 
 
+def changed(**settings):
+    return lambda facts: facts["cell"].update(overrides=settings)
+
+
 DESCRIPTIONS = [
     (lambda facts: facts["cell"].update(task="dsec"), "json, cell.task: is dsec, but ddd17 is sc"),
     (lambda facts: facts["cell"].update(data="ddd17"), "cell.data: is ddd17, but sample is scored"),
@@ -232,6 +240,9 @@ DESCRIPTIONS = [
     ),
     (lambda facts: facts["cell"].pop("method"), "json: cell.method: Field required; see "),
     (lambda facts: facts["cell"].update(method="a/b"), "json: cell.method: String should match pa"),
+    (lambda facts: facts["cell"].update(kind="evaluation"), "json, cell.kind: is evaluation, but "),
+    (changed(bogus=3), "--set bogus=3: unknown setting 'bogus'"),
+    (changed(test_time_augmentation="rotate"), "'rotate' is not supported for segmentation; choo"),
     (lambda facts: facts.update(height=65), "height, width: is (65, 96), but (64, 96) is scored"),
     (lambda facts: facts.update(classes=["road"]), "classes: is ('road',), but ('flat', 'backgr"),
     (lambda facts: facts.update(data_fingerprint="x"), "data_fingerprint: is x, but "),
@@ -257,10 +268,14 @@ def test_changed_predictions_have_another_record_and_equal_ones_the_same(
     folder = shutil.copytree(perfect / "ddd17", tmp_path / "copy")
     edited(
         folder / "predictions.json",
-        lambda facts: facts["cell"].update(overrides={"test_time_augmentation": "8 scales"}),
+        changed(
+            test_time_augmentation="flip", accumulate=2, bins=10, **{"optimisation.peak_lr": 1e-5}
+        ),
     )
     _, (first,) = score(folder, "ddd17", tiny_world / "ddd17", tmp_path)
-    assert "test-time augmentation: 8 scales" in first.protocol["scored"]
+    assert "test-time augmentation: flip" in first.protocol["scored"]
+    others = {"accumulate": 2, "optimisation.peak_lr": 1e-5}  # without the default 10 bins
+    assert first.cell.overrides == {"test_time_augmentation": "flip"} | others
     assert score(folder, "ddd17", tiny_world / "ddd17", tmp_path) == (0, [first])
     assert "is already complete" in capsys.readouterr().err
     image_of(min(folder.glob("*/*.png")), PIXELS)
@@ -338,3 +353,4 @@ def test_the_commands_save_what_their_record_scores(tiny_world, tmp_path, capsys
     assert scored.classes == record.classes
     assert scored.protocol["scores"] == record.protocol["scores"]
     assert scored.cell.network == "-"
+    assert (scored.weights.marks, record.weights.marks) == ([], [])

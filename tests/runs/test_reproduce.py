@@ -84,6 +84,28 @@ def test_a_run_that_was_computed_here_before_is_not_replaced(prior, tmp_path):
     assert path.read_bytes() == before
 
 
+@pytest.mark.parametrize("option", ["--import {}", "--import={}"])
+def test_a_file_is_imported_only_if_the_user_names_it(prior, option, tmp_path, capsys):
+    plugin = tmp_path / "theirs.py"
+    plugin.write_text("import pathlib; pathlib.Path('trace').touch()")
+    sent = prior.model_copy(update={"command": f"{prior.command} {option.format(plugin)}"})
+    path = write_record(sent, tmp_path / "sent")
+    assert main(["run", "--reproduce", str(path), *PLACES]) == 2
+    message = f"its command imports {plugin}; read it, and repeat with --import {plugin}"
+    assert capsys.readouterr().err.splitlines()[-1] == f"error: {prior.name}: {message}"
+    assert not (tmp_path / "trace").exists()
+    assert main(["run", "--reproduce", str(path), *PLACES, "--import", str(plugin)]) == 0
+    assert (tmp_path / "trace").exists()
+
+
+def test_a_command_writes_to_no_folder_of_its_own(prior, tmp_path):
+    more = "--results there --runs=there/runs --track files"
+    sent = prior.model_copy(update={"command": f"{prior.command} {more}"})
+    path = write_record(sent, tmp_path / "sent")
+    assert main(["run", "--reproduce", str(path), *PLACES]) == 0
+    assert not (tmp_path / "there").exists()
+
+
 @pytest.mark.parametrize(
     ("command", "message"),
     [

@@ -526,6 +526,13 @@ def test_a_published_backbone_refuses_another_input(tmp_path, small, name, chang
         load_backbone(backbone, converted)
 
 
+def test_weights_of_another_network_are_refused_with_its_name(tmp_path, small):
+    backbone = random_backbone(run_settings("swin_micro"), SIZE)
+    message = "ecdp, but this run has histogram; give --backbone vit_small_ecdp$"
+    with pytest.raises(UserError, match=message):
+        load_backbone(backbone, made(tmp_path, small, "vit_small_ecdp"))
+
+
 @pytest.mark.parametrize(
     ("changes", "spec", "message"),
     [
