@@ -8,7 +8,7 @@ from math import inf
 from pathlib import Path
 
 from tespec.comparison.cell import RESULTS_VERSION
-from tespec.comparison.published import TABLES, read_published
+from tespec.comparison.published import TABLES, read_published, task_titles
 from tespec.comparison.records import ARCHIVE, REPORTED, Record, iter_files
 from tespec.registry import shipped_methods
 
@@ -93,8 +93,8 @@ def _problems_of_scores(record: Record) -> Iterator[str]:
     undescribed = record.metrics.keys() - record.scores.keys()
     if undescribed and record.cell.kind in ("evaluation", *WITHOUT_METHOD):
         yield f"has no unit and direction of {', '.join(sorted(undescribed))}"
-    published = [metric for table in TABLES for metric in read_published(table)["metrics"]]
-    for metric in published:
+    tables = TABLES if record.cell.task in task_titles() else ()
+    for metric in (metric for table in tables for metric in read_published(table)["metrics"]):
         known = metric.get("unit", ""), metric["better"]
         score = record.scores.get(metric["name"])
         if score and (score.unit, score.better) != known:
