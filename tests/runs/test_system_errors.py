@@ -81,7 +81,7 @@ def compute(folder: Path) -> None:
     model = Mean()
     run = Run(
         cell=cell("scratch", "feedforward"),
-        method=find_method("scratch"),
+        row=find_method("scratch").row,
         settings=replace(settings, optimisation=optimisation),
         config={},
         data={"x": "x"},
