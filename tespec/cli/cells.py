@@ -245,7 +245,7 @@ def measure_model(
             print(text)
 
 
-def score_predictions(folder: Path, cell: CellOptions, setup: Setup, given: Sequence[str]) -> None:
+def score_folder(folder: Path, cell: CellOptions, setup: Setup, given: Sequence[str]) -> None:
     """Score predictions from files, and print the results.
 
     Args:

@@ -80,7 +80,7 @@ def run(
     if describe:
         cells.print_settings(describe, cell)
     elif prediction.score:
-        cells.score_predictions(prediction.score, cell, setup, given)
+        cells.score_folder(prediction.score, cell, setup, given)
     elif prediction.predict:
         cells.draw_predictions(prediction, cell, setup)
     elif prediction.model:

@@ -77,7 +77,8 @@ def tables(
     )
     refuse(gains == "", "--gains: name a method, such as scratch")
     first, comma, second = rank.partition(",")
-    refuse(bool(rank) and not comma, f"--rank {rank}: write two evaluations, such as full,frozen")
+    differ = comma and first != second
+    refuse(bool(rank) and not differ, f"--rank {rank}: write two evaluations, such as full,frozen")
     filters = {"frozen": "True"} if frozen else {}
     for text in where:
         key, equals, value = text.partition("=")

@@ -183,6 +183,23 @@ def start_of(
         raise UserError(where, "its recipe is damaged", "copy the file again") from error
 
 
+def run_of(recipe: Mapping[str, Any], where: object) -> tuple[Cell, int]:
+    """Read from the recipe of a weights file which run trained it: its cell and seed.
+
+    Args:
+        recipe: as in `start_of`.
+        where: file that errors name.
+
+    Raises:
+        UserError: the recipe names no run, or is malformed.
+    """
+    cell, seed = start_of(recipe, "", where)
+    if not isinstance(cell, Cell):
+        remedy = "give the model.safetensors of a run"
+        raise UserError(where, "does not name the run that trained it", remedy)
+    return cell, int(seed or 0)
+
+
 def recipe_of(cell: Cell, seed: int) -> dict[str, Any]:
     """Facts of a recipe that `start_of` reads."""
     return {"cell": asdict(cell), "method": cell.method, "seed": seed}

@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 from matplotlib.figure import Figure
 
-from tespec.comparison.cell import RESULTS_VERSION, Cell, start_of
+from tespec.comparison.cell import RESULTS_VERSION, run_of
 from tespec.comparison.records import Record
 from tespec.core.config import as_facts
 from tespec.core.distributed import is_first
@@ -86,13 +86,7 @@ def measure_history(path: Path, data: Path | None, setup: Setup) -> Record:
     """
     recipe = read_recipe(path)
     trained = recipe.get(RUN, recipe)
-    cell, seed = start_of(trained, "", path)
-    if not isinstance(cell, Cell):
-        raise UserError(
-            path,
-            "does not name the run that trained it",
-            "give a file of `tespec run` or `tespec pretrain`",
-        )
+    cell, seed = run_of(trained, path)
     if cell.arch == "feedforward":
         raise UserError(path, "is feed-forward, so it has no memory", "give a recurrent network")
     if cell.kind == "pretraining":
@@ -108,7 +102,7 @@ def measure_history(path: Path, data: Path | None, setup: Setup) -> Record:
     sha256 = sha256_of(path)
     run = Run(
         cell=replace(cell, kind="history", results_version=RESULTS_VERSION),
-        seed=int(seed or 0),
+        seed=seed,
         row=method_of(cell).row,
         settings=measurement.settings,
         config=as_facts(measurement.settings),

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from tespec.comparison.cell import RESULTS_VERSION, Cell, start_of
+from tespec.comparison.cell import RESULTS_VERSION, run_of
 from tespec.comparison.records import Numbers, Record
 from tespec.core.config import as_facts, changed_settings
 from tespec.core.distributed import broadcast, is_first
@@ -34,7 +34,7 @@ from tespec.tasks.predictions import (
     INITIAL_WEIGHTS,
     Description,
     find_predictions,
-    format_of,
+    prediction_format,
     prediction_path,
     read_json_as,
 )
@@ -63,13 +63,7 @@ def save_predictions(weights: Path, given: Path | None, out: Path, setup: Setup)
         UserError: the file names no run, or the folder exists.
     """
     of_run = read_recipe(weights).get(RUN, {})
-    cell, seed = start_of(of_run, "", weights)
-    if not isinstance(cell, Cell):
-        raise UserError(
-            weights,
-            "does not name the run that fine-tuned it",
-            "give the model.safetensors of `tespec run`",
-        )
+    cell, seed = run_of(of_run, weights)
     if out.exists() and not (setup.overwrite and (out / DESCRIPTION).is_file()):
         raise UserError(out, "already exists", "choose a new folder")
     device = choose_device(setup.device)
@@ -77,7 +71,7 @@ def save_predictions(weights: Path, given: Path | None, out: Path, setup: Setup)
     facts = of_run.get("weights", {"doubt": "initial weights not described"})
     initial = INITIAL_WEIGHTS.validate_python(facts)  # other facts are ignored
     settings = network.settings
-    target = format_of(settings.kind)
+    target = prediction_format(settings.kind)
     data = find_data(settings.task, given, settings.profile).generate()
     task: Any = build_task(settings, data.root, cell.split)
     unfinished = out.with_name(f".{broadcast(secrets.token_hex(8))}.part")
@@ -97,7 +91,7 @@ def save_predictions(weights: Path, given: Path | None, out: Path, setup: Setup)
                 facts=method_of(cell).row,
                 height=task.size[0],
                 width=task.size[1],
-                seed=int(seed or 0),
+                seed=seed,
                 events=f"{protocol['events']}; {protocol['histograms']}",
                 classes=settings.classes,
                 data_fingerprint=fingerprint_of(task.checksums(check=setup.check_data)),
@@ -140,7 +134,7 @@ def score_predictions(folder: Path, name: str, data: Data, setup: Setup) -> Reco
         data, name, cell.arch, cell.profile, changes, network, frozen=cell.frozen
     )
     changed = changed_settings(settings, settings.backbone, data.description.overrides())
-    source = format_of(settings.kind)
+    source = prediction_format(settings.kind)
     task: Any = build_task(settings, data.generate().root, cell.split)
     hashed = task.checksums(check=setup.check_data)
     fingerprint = fingerprint_of(hashed)

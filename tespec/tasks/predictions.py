@@ -234,7 +234,7 @@ FORMATS = {  # by kind of task
 }
 
 
-def format_of(kind: str) -> Format:
+def prediction_format(kind: str) -> Format:
     """Format of the predictions of a kind of task; raises `UserError` for a kind without one."""
     if kind not in FORMATS:
         raise UserError(

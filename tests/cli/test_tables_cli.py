@@ -82,11 +82,12 @@ def test_gains_over_no_method_are_refused(call):
     assert (code, "--gains: name a method" in err) == (2, True)
 
 
-def test_evaluations_are_ranked_or_the_missing_one_is_named(call, tmp_path):
+def test_evaluations_are_ranked_or_the_missing_one_is_named(call):
     code, _, err = call("tables", "--results", SAMPLE, "--rank", "full,frozen")
     assert (code, "no network has both evaluations; there are: full" in err) == (2, True)
-    code, _, err = call("tables", "--results", SAMPLE, "--rank", "full")
-    assert (code, "write two evaluations" in err) == (2, True)
+    for wrong in ("full", "full,full"):
+        code, _, err = call("tables", "--results", SAMPLE, "--rank", wrong)
+        assert (code, "write two evaluations" in err) == (2, True)
 
 
 def test_a_damaged_record_is_named_and_left_out(call, tmp_path):

@@ -287,7 +287,7 @@ def test_changed_predictions_have_another_record_and_equal_ones_the_same(
 @pytest.mark.parametrize("kind", ["detection", "depth"])
 def test_files_hold_predictions_without_rounding(tmp_path, kind):
     rng = np.random.default_rng(0)
-    form = predictions.format_of(kind)
+    form = predictions.prediction_format(kind)
     path = tmp_path / f"123456789{form.suffixes[0]}"
     if kind == "depth":
         written = np.float32(10) ** rng.uniform(-8, 3, (4, 6)).astype(np.float32)
@@ -311,7 +311,7 @@ def test_a_folder_that_exists_is_kept(tmp_path):
     with pytest.raises(UserError, match="out: already exists; choose a new folder"):
         save_predictions(weights, None, tmp_path / "out", setup)
     write_weights(weights, {"a": torch.zeros(1)}, {})
-    with pytest.raises(UserError, match="does not name the run that fine-tuned it"):
+    with pytest.raises(UserError, match="does not name the run that trained it"):
         save_predictions(weights, None, tmp_path / "new", setup)
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["notes.txt"]
 
