@@ -7,6 +7,7 @@ import io
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from html import escape
 from itertools import accumulate, groupby, pairwise, product
 from pathlib import Path
@@ -339,9 +340,14 @@ def _csv(header: Iterable[Any], rows: Iterable[Iterable[Any]]) -> str:
 def _inert(value: Any) -> Any:
     """Escape text that a spreadsheet would take for a formula; a missing value is empty."""
     if isinstance(value, str):
-        line = one_line(value)
-        return f"'{line}" if FORMULA.match(line) else line
+        return _inert_text(value)
     return value if value == value else None
+
+
+@cache  # most texts are in thousands of rows
+def _inert_text(text: str) -> str:
+    line = one_line(text)
+    return f"'{line}" if FORMULA.match(line) else line
 
 
 def _latex(text: str) -> str:

@@ -172,6 +172,10 @@ class Backbone(nn.Module, ABC):
 
     def embed(self, histograms: Tensor) -> Tensor:
         """Pad and embed histograms (B, T, in_channels, H, W) as stage input (B, T, h, w, C)."""
+        if histograms.shape[2] != self.in_channels:
+            raise ValueError(
+                f"{histograms.shape[2]} channels, but this network takes {self.in_channels}"
+            )
         frames = pad_to(histograms, self.img_size).flatten(0, 1)  # (B * T, in_channels, *img_size)
         return self.embed_patches(frames).unflatten(0, histograms.shape[:2])
 

@@ -162,6 +162,12 @@ def test_sides_are_padded_to_multiples_of_32_px_and_maps_that_do_not_fit_are_ref
         pad_to(torch.zeros(1, 96, 33), (96, 32))
 
 
+def test_histograms_of_other_channels_are_refused():
+    backbone = EventSwin("swin_micro", bins=2, img_size=(64, 64))
+    with pytest.raises(ValueError, match="3 channels, but this network takes 4"):
+        backbone.step(torch.zeros(1, 3, 64, 64))
+
+
 def test_partitions_of_maxvit_are_rvts():
     for size, partition in (
         ((256, 320), (8, 10)),
