@@ -237,7 +237,9 @@ def _facts_of_cell(record: Record, identity: Iterable[str]) -> dict[str, Any]:
 
 def _facts_of_run(record: Record) -> dict[str, Any]:
     is_file = isinstance(record.pretraining, str)
-    settings = record.config | record.cell.overrides  # of predictions, changed ones alone
+    augmentation = record.config.get("test_time_augmentation", "none")
+    # of predictions, the cell alone says it
+    augmentation = record.cell.overrides.get("test_time_augmentation", augmentation)
     title = record.facts.get("title", record.cell.method)
     citations = [citation for citation in _author(record)[1:] if citation]
     return {
@@ -256,7 +258,7 @@ def _facts_of_run(record: Record) -> dict[str, Any]:
         **{name: record.cost.get(name) for name in COSTS},
         "training_hours": record.time["train"] / 3600 if "train" in record.time else None,
         "seen": "; ".join(f"{kind}: {which}" for kind, which in record.weights.seen.items()),
-        "tta": settings.get("test_time_augmentation", "none") != "none",
+        "tta": augmentation != "none",
     }
 
 

@@ -21,6 +21,7 @@ from pydantic import (
     AwareDatetime,
     BaseModel,
     ConfigDict,
+    Field,
     ValidationError,
     WrapValidator,
     model_validator,
@@ -138,7 +139,7 @@ class Record(BaseModel):
     # Trained parameters of the backbone and of the rest, in millions, and time of one window in ms;
     # see `runs.train`.
     cost: dict[str, float] = {}
-    curve: list[dict[str, float]] = []  # mean losses over intervals of steps
+    curve: list[dict[str, float]] = Field(default_factory=list)  # mean losses over intervals of steps
 
     @model_validator(mode="after")
     def _check_name(self) -> Record:
