@@ -139,7 +139,8 @@ class Record(BaseModel):
     # Trained parameters of the backbone and of the rest, in millions, and time of one window in ms;
     # see `runs.train`.
     cost: dict[str, float] = {}
-    curve: list[dict[str, float]] = Field(default_factory=list)  # mean losses over intervals of steps
+    # mean losses over intervals of steps
+    curve: list[dict[str, float]] = Field(default_factory=list)
 
     @model_validator(mode="after")
     def _check_name(self) -> Record:
