@@ -163,6 +163,13 @@ def represent(
     return REPRESENTATIONS[binning.representation](on_grid, binning.bins)
 
 
+def empty_pixel(representation: str, bins: int) -> Image:
+    """Compute the representation (C, 1, 1) of a pixel without events."""
+    none = np.empty(0, np.int64)
+    events = GridEvents((1, 1), 0, cell=none, index=none, time=none.astype(np.float64), p=none)
+    return REPRESENTATIONS[representation](events, bins)
+
+
 @njit(cache=True, nogil=True)
 def _locate(x, y, rows, columns, width):  # type: ignore[no-untyped-def]
     """Find the pixels of events (N,) by the rows (K, 2049) and columns (L, 2049) that show them.

@@ -81,6 +81,7 @@ class Backbone(nn.Module, ABC):
     recompute: bool = False  # whether the backward pass recomputes stages; see `execute`
     representation: str = ""  # of events that it takes, as in `Binning`; "": not stated
     new_stem: bool = False  # whether its first convolution is not loaded, but stays random
+    empty_pixel: Tensor | None  # (C, 1, 1) input of a pixel without events; None: 0
 
     def __init__(
         self,
@@ -109,6 +110,7 @@ class Backbone(nn.Module, ABC):
         self.bins = bins
         self.img_size = (int(img_size[0]), int(img_size[1]))
         self.in_channels = in_channels or 2 * bins
+        self.register_buffer("empty_pixel", None, persistent=False)
         self.build(drop_path)
         self.lstms = nn.ModuleList(ConvLstm(width) for width in self.channels if recurrent)
         replace_modules(self, TimmDropPath, lambda drop: DropPath(drop.drop_prob))
@@ -176,7 +178,8 @@ class Backbone(nn.Module, ABC):
             raise ValueError(
                 f"{histograms.shape[2]} channels, but this network takes {self.in_channels}"
             )
-        frames = pad_to(histograms, self.img_size).flatten(0, 1)  # (B * T, in_channels, *img_size)
+        padded = pad_to(histograms, self.img_size, self.empty_pixel)
+        frames = padded.flatten(0, 1)  # (B * T, in_channels, *img_size)
         return self.embed_patches(frames).unflatten(0, histograms.shape[:2])
 
     def encode(
@@ -396,5 +399,6 @@ def resize_backbone(backbone: Backbone, img_size: Size) -> Backbone:
     )
     copy.load_state_dict(copy.resize(backbone.state_dict(), backbone.img_size))
     copy.recipe = backbone.recipe
+    copy.empty_pixel = backbone.empty_pixel
     parameter = next(backbone.parameters())
     return copy.to(parameter.device, parameter.dtype).train(backbone.training)

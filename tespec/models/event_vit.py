@@ -204,7 +204,7 @@ class EventViT(PatchBackbone):
         """Embed frames (N, in_channels, H, W) as patches (N, h, w, C), without positions."""
         embedding = self.vit.patch_embed
         height, width = frames.shape[-2:]
-        frames = pad_to(frames, padded_size(height, width, self.patch_size))
+        frames = pad_to(frames, padded_size(height, width, self.patch_size), self.empty_pixel)
         maps = embedding.proj(frames.to(compute_dtype(embedding.proj.weight)))  # (N, C, h, w)
         return embedding.norm(maps.permute(0, 2, 3, 1))
 

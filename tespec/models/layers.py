@@ -34,12 +34,13 @@ def padded_size(height: int, width: int, multiple: int = STRIDE) -> tuple[int, i
     return -(-height // multiple) * multiple, -(-width // multiple) * multiple
 
 
-def pad_to(maps: Tensor, size: tuple[int, int]) -> Tensor:
-    """Pad maps with zeros at the right and the bottom.
+def pad_to(maps: Tensor, size: tuple[int, int], pixel: Tensor | None = None) -> Tensor:
+    """Pad maps at the right and the bottom.
 
     Args:
         maps: (..., H, W).
         size: target (rows, columns).
+        pixel: (C, 1, 1) that fills maps (..., C, H, W); None: zeros.
 
     Returns:
         (..., size[0], size[1]); `maps` itself if it has this size.
@@ -51,7 +52,11 @@ def pad_to(maps: Tensor, size: tuple[int, int]) -> Tensor:
         )
     if (height, width) == size:
         return maps
-    return pad(maps, (0, size[1] - width, 0, size[0] - height))
+    if pixel is None:
+        return pad(maps, (0, size[1] - width, 0, size[0] - height))
+    padded = pixel.to(maps.dtype).expand(*maps.shape[:-2], *size).clone()
+    padded[..., :height, :width] = maps
+    return padded
 
 
 def crop(maps: Tensor, size: Sequence[int]) -> Tensor:

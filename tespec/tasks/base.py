@@ -29,6 +29,7 @@ from tespec.datasets.recording import (
     with_label_fraction,
 )
 from tespec.datasets.sources import pack_missing
+from tespec.events.representations import REPRESENTATIONS, empty_pixel
 from tespec.metrics import Score
 from tespec.models import Backbone, build_backbone
 from tespec.models.backbone import BackboneState, detach, reset
@@ -556,6 +557,9 @@ def random_backbone(settings: Finetuning, size: tuple[int, int]) -> Backbone:
     )
     backbone.representation = settings.representation
     backbone.new_stem = settings.new_stem
+    if settings.representation in REPRESENTATIONS:
+        pixel = empty_pixel(settings.representation, settings.bins)
+        backbone.empty_pixel = torch.tensor(pixel)
     return backbone
 
 

@@ -12,6 +12,7 @@ from tespec.core.errors import UserError
 from tespec.core.files import sha256_of
 from tespec.core.paths import cache_root
 from tespec.core.settings import Finetuning, HistogramSpec, Size, build
+from tespec.events.representations import REPRESENTATIONS, empty_pixel
 from tespec.models import Backbone, build_backbone
 from tespec.models.backbone import backbones
 from tespec.models.layers import padded_size
@@ -291,6 +292,10 @@ def read_backbone(path: Path, size: Size | None = None) -> Backbone:
         padded_size(*(size or recipe["sensor"])),
         recipe.get("in_channels"),
     )
+    representation = original_format(recipe).representation
+    if representation in REPRESENTATIONS:
+        pixel = empty_pixel(representation, recipe["bins"])
+        backbone.empty_pixel = torch.tensor(pixel)
     if tensors is None:
         load_backbone(backbone, path)
     else:

@@ -28,6 +28,7 @@ from tespec.core.errors import UserError
 from tespec.core.settings import INPUTS, Binning, Downsample, input_settings
 from tespec.datasets.recording import fixed_windows
 from tespec.datasets.sources import EventSource
+from tespec.events.histogram import Region
 from tespec.events.representations import represent
 from tespec.inference import find, load_trained, run_inference
 from tespec.models import build_backbone, event_maxvit, event_swin
@@ -454,8 +455,24 @@ def test_a_run_gives_a_published_backbone_the_input_of_its_authors(tmp_path, sma
     assert all(feature.isfinite().all() for feature in features)
 
 
-def write_events(folder):
-    events = random_events(60_000, height=SIZE[0], width=SIZE[1], end=120_000)
+@pytest.mark.parametrize("name", INPUTS)
+@torch.no_grad()
+def test_the_padding_of_a_published_backbone_has_no_events(tmp_path, small, name):
+    settings = run_settings(name)
+    backbone = random_backbone(settings, (50, 70)).eval()
+    assert backbone.img_size == SIZE
+    stream = EventSource(write_events(tmp_path, 50, 70), SIZE).stream
+    inside, padded = (
+        represent(stream, (0, 50_000), settings.binning, region)
+        for region in (Region(50, 70), Region(*SIZE))
+    )
+    features, _ = backbone(torch.from_numpy(inside)[None, None])
+    expected, _ = backbone(torch.from_numpy(padded)[None, None])
+    torch.testing.assert_close(features, expected)
+
+
+def write_events(folder, height=SIZE[0], width=SIZE[1]):
+    events = random_events(60_000, height=height, width=width, end=120_000)
     path = folder / "events.npz"
     np.savez(path, **events._asdict())
     return path
