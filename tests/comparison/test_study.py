@@ -180,6 +180,15 @@ def test_the_table_of_frozen_backbones_is_made_of_the_records() -> None:
     assert FROZEN_MANIFEST["records"] == len(read_records(FROZEN)[0])
 
 
+@pytest.mark.parametrize("folder", [STUDY, FROZEN], ids=lambda folder: folder.name)
+def test_a_stem_that_was_repeated_is_marked(folder: Path) -> None:
+    for record in read_records(folder)[0]:
+        is_repeated = "swin.patch_embed.proj.weight" in record.weights.model_dump().get(
+            "adapted", ()
+        )
+        assert (record.weights.stem == "repeated") == is_repeated
+
+
 @pytest.mark.parametrize(
     ("folder", "where", "title"), [(FROZEN, {"frozen": "True"}, "frozen"), (STUDY, {}, "full")]
 )
