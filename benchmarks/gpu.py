@@ -3,21 +3,26 @@
     make gpu                                         # or, without make:
     python benchmarks/gpu.py
     python benchmarks/gpu.py --only agreement        # one stage
+    python benchmarks/gpu.py --only losses           # the losses of 200 steps, in minutes
     python benchmarks/gpu.py --device cpu --small    # run all stages without a GPU
 
 Each stage covers TESPEC's pre-training and the fine-tuning of each task. `agreement` checks that
 the loss and gradients of a step match the CPU's, `waits` that the CPU does not wait for the GPU
 during a step, both in fp32 and bf16; `step` measures time and memory at the paper's size in bf16,
-`compiled` the same with `--compile`. If a stage fails, the others still run. A run of all stages
-writes results/gpu/MACHINE.json after each stage. Exit code 1: a check or a stage failed.
+`compiled` the same with `--compile`. `losses` runs only if named: it checks that the losses of
+TESPEC's pre-training and DDD17's fine-tuning in bf16 follow the CPU's for 200 steps. If a stage
+fails, the others still run. A run of all stages writes results/gpu/MACHINE.json after each stage.
+Exit code 1: a check or a stage failed.
 """
 
 import os
 import sys
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 if not __package__:
     import installed  # noqa: F401  # before the harness
@@ -27,7 +32,7 @@ import tespec.core.compat  # noqa: F401  # before timm
 import torch
 from cyclopts import Parameter
 from torch import Tensor
-from torch.utils.benchmark import Timer
+from torch.utils.benchmark import Measurement, Timer
 
 from benchmarks.speed import machine_name, save, show
 from tespec.cli.main import call, new_app, run
@@ -36,8 +41,9 @@ from tespec.core.errors import UserError, one_line
 from tespec.core.paths import RESULTS
 from tespec.models.backbone import execute
 from tespec.pretraining.method import new_network, open_pretraining
-from tespec.runs.cost import input_size
+from tespec.runs.cost import estimate_training, input_size, peak_throughput
 from tespec.runs.data import Data, settings_of
+from tespec.runs.setup import Setup
 from tespec.sample import make_world
 from tespec.tasks import build_task, find_task
 from tespec.tasks.base import random_backbone
@@ -50,12 +56,13 @@ FEW = ("batch_size=2", "segments=4")
 # Maximum relative errors of a step's loss and gradients, compared with fp32 on the CPU. Twice the
 # error of the CPU in the same precision is added.
 ALLOWED = {"fp32": (1e-4, 1e-2), "bf16": (1e-2, 2e-2)}
+STEPS, FEW_STEPS = 200, 3  # of `losses`
 MOST_ALLOWED = 0.9  # a gradient of zero has the error 1, an unrelated one more
 Row = dict[str, Any]
 app = new_app("gpu.py", __doc__)
 
 
-def training(name: str, precision: str, device: torch.device) -> tuple[Trainer, dict[str, Tensor]]:
+def training(name: str, precision: str, device: torch.device) -> tuple[Trainer, Any]:
     """Set up a small training on the sample world.
 
     Args:
@@ -64,7 +71,7 @@ def training(name: str, precision: str, device: torch.device) -> tuple[Trainer, 
         device: where it trains.
 
     Returns:
-        The trainer, and its first batch on the device.
+        The trainer, and a function that puts the batch of a step on the device.
     """
     dataset = "1mpx" if name == "tespec" else name
     root = make_world("tiny", datasets=(dataset,)) / dataset
@@ -76,9 +83,10 @@ def training(name: str, precision: str, device: torch.device) -> tuple[Trainer, 
     network = new_network(task.settings, task) if name == "tespec" else task.model()
     half = precision if device.type == "cuda" else "fp32"  # the trainer has no bf16 on a CPU
     optimisation = replace(task.settings.optimisation, precision=half)
-    loop = Trainer(network, task.steps(0), optimisation, seed=0, device=device)
+    steps = task.steps(0)
+    loop = Trainer(network, steps, optimisation, seed=0, device=device)
     loop.model.train()
-    return loop, {key: value.to(device) for key, value in task.steps(0)[0].items()}
+    return loop, lambda step: {key: value.to(device) for key, value in steps[step].items()}
 
 
 def agreement(name: str, precision: str, device: torch.device, small: bool) -> Row:
@@ -126,18 +134,71 @@ def gradients(name: str, precision: str, device: torch.device) -> tuple[float, T
     Returns:
         The loss, and all gradients as one vector on the CPU.
     """
-    loop, batch = training(name, precision, device)
+    loop, batch_of = training(name, precision, device)
     network: Any = loop.model
-    for module in network.modules():
-        # Dropout is the only random layer; devices draw different numbers.
-        if "Drop" in type(module).__name__:
-            module.eval()
+    without_dropout(network)
     torch.manual_seed(0)  # of the masks, which are drawn on the CPU
     with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
-        loss = network.loss(batch, None)[0]["loss"]
+        loss = network.loss(batch_of(0), None)[0]["loss"]
     loss.backward()
     gradients = [p.grad.float().flatten().cpu() for p in network.parameters() if p.grad is not None]
     return loss.item(), torch.cat(gradients)
+
+
+def without_dropout(network: torch.nn.Module) -> None:
+    """Turn off the only random layers of a network, since devices draw different numbers."""
+    for module in network.modules():
+        if "Drop" in type(module).__name__:
+            module.eval()
+
+
+def losses(name: str, precision: str, device: torch.device, small: bool) -> Row:
+    """Compare the losses of a training's first steps with fp32 on the CPU.
+
+    Args:
+        name: a task or "tespec".
+        precision: "bf16".
+        device: the device to check.
+        small: train for `FEW_STEPS` instead of `STEPS`.
+
+    Returns:
+        Row of results with the relative error of the curve; allowed is twice that of the CPU in the
+        same precision.
+    """
+    steps = FEW_STEPS if small else STEPS
+    cpu = torch.device("cpu")
+    expected = loss_curve(name, "fp32", cpu, steps)
+
+    def error(on: torch.device) -> float:
+        difference = loss_curve(name, precision, on, steps) - expected
+        return float(difference.norm() / expected.norm())
+
+    allowed = 2 * error(cpu)
+    device_error = error(device)
+    return {"error": device_error, "allowed": allowed, "failed": device_error > allowed}
+
+
+def loss_curve(name: str, precision: str, device: torch.device, steps: int) -> Tensor:
+    """Train without dropout.
+
+    Args:
+        name: a task or "tespec".
+        precision: "fp32" or "bf16".
+        device: where it trains.
+        steps: number of steps.
+
+    Returns:
+        Loss of each step, (steps,) float32 on the CPU.
+    """
+    loop, batch_of = training(name, precision, device)
+    without_dropout(loop.model)
+    curve = []
+    # The trainer's own autocast is for a GPU.
+    with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+        for step in range(steps):
+            loop.step = step
+            curve.append(loop.train_step(batch_of(step))["loss"].float().cpu())
+    return torch.stack(curve)
 
 
 def waits(name: str, precision: str, device: torch.device, small: bool) -> Row:
@@ -149,7 +210,8 @@ def waits(name: str, precision: str, device: torch.device, small: bool) -> Row:
         device: the device to check.
         small: has no effect.
     """
-    loop, batch = training(name, precision, device)
+    loop, batch_of = training(name, precision, device)
+    batch = batch_of(0)
     loop.train_step(batch)  # the first step allocates the optimizer's moments
     if device.type != "cuda":
         return {"note": "not checked: no GPU"}
@@ -160,6 +222,72 @@ def waits(name: str, precision: str, device: torch.device, small: bool) -> Row:
     finally:
         torch.cuda.set_sync_debug_mode("default")
     return {"note": "no operation waits"}
+
+
+class PaperStep(NamedTuple):
+    """A training step at the paper's size, with its batch on the device."""
+
+    trainer: Trainer
+    batch: dict[str, Tensor]
+    settings: Any
+    seconds_at_peak: float  # duration at the device's peak throughput; 0 if unknown
+
+    def row(self, taken: Measurement) -> Row:
+        """Summarise measured times: in s, with frames per second and the fraction of peak."""
+        frames = self.settings.batch_size * self.settings.segments
+        row = {
+            "seconds": taken.median,
+            "iqr": taken.iqr,
+            "frames": frames,
+            "frames_per_second": frames / taken.median,
+            "hours_of_all_steps": self.settings.optimisation.steps * taken.median / 3600,
+        }
+        if self.seconds_at_peak:
+            row["mfu"] = self.seconds_at_peak / taken.median
+        return row
+
+
+def paper_step(
+    name: str,
+    precision: str,
+    device: torch.device,
+    small: bool,
+    change: Callable[[Any], None],
+) -> PaperStep:
+    """Build a training step with random weights, counts and labels of zero.
+
+    Args:
+        name: a task or "tespec".
+        precision: "fp32" or "bf16".
+        device: where it trains.
+        small: use the sample's size.
+        change: chooses how the network is computed, in place.
+    """
+    profile, changes = ("sample", ("batch_size=2", "segments=2")) if small else ("paper", ())
+    torch.manual_seed(0)
+    settings: Any
+    if name == "tespec":
+        settings = pretraining_settings(name, profile, changes)
+        size = input_size(settings, "1mpx")
+        data = open_pretraining(settings, None, size)
+        network = new_network(settings, data)
+        batch = data.blank_batch(settings.batch_size, device)
+    else:
+        settings = finetuning_settings(name, "recurrent", profile, changes)
+        size = input_size(settings, name)
+        task = find_task(settings)
+        network = task.network(settings, random_backbone(settings, size))
+        batch = task.blank_batch(settings, size, settings.batch_size, device)
+    batch["histograms"].random_(0, 3)
+    use_deterministic_algorithms(False, device)
+    change(network)
+    no_data: Any = []  # each step gets its batch as an argument
+    optimisation = replace(settings.optimisation, precision=precision)
+    trainer = Trainer(network, no_data, optimisation, seed=0, device=device)
+    trainer.model.train()
+    peak = peak_throughput(describe(device), precision)
+    flops = estimate_training(settings, size).cost(Setup()).flops if peak else 0
+    return PaperStep(trainer, batch, settings, flops / peak if peak else 0.0)
 
 
 def step(
@@ -175,44 +303,22 @@ def step(
         compiled: compile stages and ConvLSTM cells.
 
     Returns:
-        Row of results: times in s, frames per second, and the peak of GPU memory in bytes.
+        Row of results, as by `PaperStep.row`, with the peak of GPU memory in bytes.
     """
-    profile, changes = ("sample", ("batch_size=2", "segments=2")) if small else ("paper", ())
-    settings: Any
-    if name == "tespec":
-        settings = pretraining_settings(name, profile, changes)
-        data = open_pretraining(settings, None, input_size(settings, "1mpx"))
-        network = new_network(settings, data)
-        batch = data.blank_batch(settings.batch_size, device)
-    else:
-        settings = finetuning_settings(name, "recurrent", profile, changes)
-        size = input_size(settings, name)
-        task = find_task(settings)
-        network = task.network(settings, random_backbone(settings, size))
-        batch = task.blank_batch(settings, size, settings.batch_size, device)
-    batch["histograms"].random_(0, 3)
-    use_deterministic_algorithms(False, device)
-    execute(network, compiled=compiled, fast=device.type == "cuda")  # the default of a run
-    no_data: Any = []  # each step gets its batch as an argument
-    optimisation = replace(settings.optimisation, precision=precision)
-    loop = Trainer(network, no_data, optimisation, seed=0, device=device)
-    loop.model.train()
+    on_gpu = device.type == "cuda"
+    # the default of a run
+    change = partial(execute, compiled=compiled, fast=on_gpu)
+    measured = paper_step(name, precision, device, small, change)
+    trainer = measured.trainer
     try:
-        loop.train_step(batch)
-        timer = Timer("step(batch)", globals={"step": loop.train_step, "batch": batch})
-        taken = timer.blocked_autorange(min_run_time=5.0 if device.type == "cuda" else 0.0)
+        trainer.train_step(measured.batch)
+        timer = Timer("step(batch)", globals={"step": trainer.train_step, "batch": measured.batch})
+        taken = timer.blocked_autorange(min_run_time=5.0 if on_gpu else 0.0)
     except torch.OutOfMemoryError:
         return {"note": "does not fit in GPU memory"}
-    loop.require_finite()
-    frames = settings.batch_size * settings.segments
-    row = {
-        "seconds": taken.median,
-        "iqr": taken.iqr,
-        "frames": frames,
-        "frames_per_second": frames / taken.median,
-        "hours_of_all_steps": settings.optimisation.steps * taken.median / 3600,
-    }
-    if device.type == "cuda":
+    trainer.require_finite()
+    row = measured.row(taken)
+    if on_gpu:
         row["peak_bytes"] = torch.cuda.max_memory_allocated(device)
     return row
 
@@ -225,13 +331,15 @@ def compiled(name: str, precision: str, device: torch.device, small: bool) -> Ro
     return step(name, precision, device, small, compiled=True)
 
 
-STAGES = {stage.__name__: stage for stage in (agreement, waits, step, compiled)}
+STAGES = {stage.__name__: stage for stage in (agreement, waits, step, compiled, losses)}
 PRECISIONS = {
     "agreement": ("fp32", "bf16"),
     "waits": ("fp32", "bf16"),
     "step": ("bf16",),
     "compiled": ("bf16",),
+    "losses": ("bf16",),
 }
+ON_REQUEST = ("losses",)
 
 
 @app.default
@@ -242,7 +350,8 @@ def run_stages(
         bool, Parameter(help="tiny sizes: a smoke test, timings mean nothing")
     ] = False,
     only: Annotated[
-        Literal["agreement", "waits", "step", "compiled"] | None, Parameter(help="one stage")
+        Literal["agreement", "waits", "step", "compiled", "losses"] | None,
+        Parameter(help="one stage"),
     ] = None,
     path: Annotated[
         Path | None, Parameter(name="--json", help="output file (default: in results/gpu)")
@@ -256,11 +365,15 @@ def run_stages(
         raise UserError(error.where, "no such GPU", remedy) from error
     load = os.getloadavg()[0]
     rows: list[Row] = []
-    torch.set_num_threads(1)
+    torch.set_num_threads((os.cpu_count() or 1) if only in ON_REQUEST else 1)
     if path is None and not only and not small:
         path = RESULTS / "gpu" / f"{machine_name(describe(chosen))}.json"
-    for name in [only] if only else STAGES:
-        rows += run_stage(name, chosen, small)
+    for name in [only] if only else [stage for stage in STAGES if stage not in ON_REQUEST]:
+        trainings = SMALL if small or name in ON_REQUEST else TRAININGS
+        # The trainer has no bf16 on a CPU.
+        has_bf16 = chosen.type == "cuda" or name in ("agreement", "losses")
+        cases = product(trainings, PRECISIONS[name] if has_bf16 else ("fp32",))
+        rows += run_cases(name, STAGES[name], cases, chosen, small)
         if path:
             save(path, describe(chosen), rows, load)
     if path:
@@ -270,28 +383,34 @@ def run_stages(
     return 1 if failed else 0
 
 
-def run_stage(name: str, device: torch.device, small: bool) -> list[Row]:
-    """Run a stage and print its rows; an exception becomes a failed row with the error as its note.
+def run_cases(
+    stage: str,
+    work: Callable[[str, str, torch.device, bool], Row],
+    cases: Iterable[tuple[str, str]],
+    device: torch.device,
+    small: bool,
+) -> Iterator[Row]:
+    """Run the cases of a stage one by one, and print and yield the row of each.
 
     Args:
-        name: key of `STAGES`.
-        device: the device to check.
-        small: the trainings of `SMALL` at tiny sizes.
+        stage: its name.
+        work: returns the results of a case; an exception becomes a failed row with the error as its
+            note.
+        cases: first two arguments of `work`.
+        device: as of all stages.
+        small: as of all stages.
     """
-    rows = []
-    precisions = PRECISIONS[name] if device.type == "cuda" or name == "agreement" else ("fp32",)
-    for case, precision in product(SMALL if small else TRAININGS, precisions):
-        row: Row = {"stage": name, "case": f"{case}, {precision}", "failed": False}
+    for case in cases:
+        row: Row = {"stage": stage, "case": ", ".join(case), "failed": False}
         try:
             if device.type == "cuda":
                 torch.cuda.empty_cache()
                 torch.cuda.reset_peak_memory_stats(device)
-            row |= STAGES[name](case, precision, device, small)
+            row |= work(*case, device, small)
         except Exception as error:
             row |= {"failed": True, "note": f"{type(error).__name__}: {one_line(str(error))[:300]}"}
-        rows.append(row)
         show(row)
-    return rows
+        yield row
 
 
 if __name__ == "__main__":

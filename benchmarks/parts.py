@@ -34,7 +34,7 @@ from tespec.cli.main import call, new_app, run
 from tespec.core.config import finetuning_settings, names, pretraining_settings
 from tespec.models.backbone import execute
 from tespec.models.layers import AUTOCAST_ON_META
-from tespec.runs.cost import GPUS, TrainingEstimate, estimate_training, input_size
+from tespec.runs.cost import TrainingEstimate, estimate_training, input_size, peak_throughput
 from tespec.training.step_cost import CudaSemantics, backward
 
 GPU = "H100 SXM"
@@ -57,9 +57,8 @@ class Part(NamedTuple):
 
     def seconds(self) -> dict[str, float]:
         """Least time of these operations on a GPU, by what could limit them."""
-        peak = 1e12 * next(row[2] for row in GPUS if row[0] == GPU)
         return {
-            "compute": self.flops / peak,
+            "compute": self.flops / peak_throughput(GPU, "bf16"),
             "memory": self.bytes / BANDWIDTH,
             "launch": self.operations * LAUNCH,
         }

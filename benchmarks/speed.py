@@ -538,12 +538,7 @@ def measure(case: Case, quick: bool) -> dict[str, Any]:
     if not is_same:
         return row | {"note": "the two implementations give different results"}
     rounds, seconds = (1, 0.0) if quick else (ROUNDS, SECONDS)
-    timers = [Timer("work()", globals={"work": work}) for work in (case.ours, case.plain)]
-    times: list[list[Measurement]] = [[], []]
-    for _ in range(rounds):  # alternate, so that a slow phase of the machine affects both
-        for timer, measurements in zip(timers, times, strict=True):
-            measurements.append(timer.blocked_autorange(min_run_time=seconds))
-    ours, plain = (Measurement.merge(measurements)[0] for measurements in times)
+    ours, plain = time_alternately(case.ours, case.plain, rounds, seconds)
     return row | {
         "seconds": ours.median,
         "iqr": ours.iqr,
@@ -554,6 +549,28 @@ def measure(case: Case, quick: bool) -> dict[str, Any]:
         "plain_iqr": plain.iqr,
         "ratio": plain.median / ours.median,
     }
+
+
+def time_alternately(
+    ours: Callable[[], Any], plain: Callable[[], Any], rounds: int, seconds: float
+) -> list[Measurement]:
+    """Time two functions by turns, so that a slow phase of the machine affects both.
+
+    Args:
+        ours: first function.
+        plain: second function.
+        rounds: number of turns of each.
+        seconds: minimum time of a turn.
+
+    Returns:
+        Times of each.
+    """
+    timers = [Timer("work()", globals={"work": work}) for work in (ours, plain)]
+    times: list[list[Measurement]] = [[], []]
+    for _ in range(rounds):
+        for timer, measurements in zip(timers, times, strict=True):
+            measurements.append(timer.blocked_autorange(min_run_time=seconds))
+    return [Measurement.merge(measurements)[0] for measurements in times]
 
 
 def show(row: dict[str, Any]) -> None:

@@ -14,6 +14,8 @@ import yaml
 from tespec.core.config import as_facts, dataset_and_splits, names
 from tespec.core.distributed import all_gather, rank_computes, world_size
 from tespec.core.errors import UserError, one_line
+from tespec.core.files import UNREADABLE, read_json
+from tespec.core.paths import RESULTS
 from tespec.core.progress import log
 from tespec.core.settings import Finetuning, Pretraining, Size
 from tespec.datasets.recording import downsampled_region
@@ -26,18 +28,20 @@ from tespec.runs.train import require_trainable
 from tespec.tasks import find_task
 from tespec.tasks.base import random_backbone
 from tespec.training.ddp import convert_sync_batchnorm
-from tespec.training.device import available_memory
+from tespec.training.device import available_memory, choose_device, describe
 from tespec.training.loading import Batch
 from tespec.training.step_cost import META, step_cost
 
-# Name, memory in 10^9 bytes, and peak dense throughput of tensor cores in bf16 and TF32, in 10^12
+# Title, memory in 10^9 bytes, peak dense throughput of tensor cores in bf16 and TF32, in 10^12
 # operations per second without sparsity, from NVIDIA's datasheets and the white papers of Ada and
-# H100.
+# H100, and torch's name of the device.
 GPUS = (
-    ("RTX 6000 Ada", 48, 364.25, 182.1),  # the datasheet's 1,457 is FP8 with sparsity
-    ("A100 80GB SXM", 80, 312, 156),
-    ("H100 SXM", 80, 989.4, 494.7),  # the datasheet's 1,979 and 989 are with sparsity
-    ("H200 SXM", 141, 989.4, 494.7),
+    # the datasheet's 1,457 is FP8 with sparsity
+    ("RTX 6000 Ada", 48, 364.25, 182.1, "NVIDIA RTX 6000 Ada Generation"),
+    ("A100 80GB SXM", 80, 312, 156, "NVIDIA A100-SXM4-80GB"),
+    # the datasheet's 1,979 and 989 are with sparsity
+    ("H100 SXM", 80, 989.4, 494.7, "NVIDIA H100 80GB HBM3"),
+    ("H200 SXM", 141, 989.4, 494.7, "NVIDIA H200"),
 )
 # Fraction of a GPU's peak throughput that training reaches, by kind of task. Measured in bf16 on an
 # H100 (results/gpu): 0.12 on DSEC and DDD17, 0.06 on Gen1, 0.07 on 1Mpx, 0.04 on MVSEC, whose head
@@ -57,6 +61,8 @@ class Cost(NamedTuple):
     activations: int  # bytes kept for the backward pass, without weights and batch
     fixed: int  # bytes of weights, gradients and the optimizer's two moments
     memory: int  # peak memory in bytes
+    mfu: float  # fraction of a GPU's peak throughput that the training is expected to reach
+    mfu_source: str = ""  # where `mfu` was measured, in words
 
 
 class TrainingEstimate(NamedTuple):
@@ -92,36 +98,33 @@ class TrainingEstimate(NamedTuple):
         memory += (setup.accumulate - 1) * sum(tensor.nbytes for tensor in batch.values())
         memory += (2 * setup.accumulate - 1) * step.state
         memory += trained * ((setup.accumulate > 1) + (gpus > 1))
+        mfu, source = expected_mfu(self.settings, setup.compiled)
         return Cost(
             flops=setup.accumulate * step.flops,
             forward=setup.accumulate * step.forward,
             activations=step.activations,
             fixed=weights + 3 * trained,
             memory=memory,
+            mfu=mfu,
+            mfu_source=source,
         )
-
-    @property
-    def mfu(self) -> float:
-        """Fraction of a GPU's peak throughput that the training is assumed to reach."""
-        return MFU.get(getattr(self.settings, "kind", ""), OTHER_MFU)
 
     def hours(self, cost: Cost, gpu: str, windows: int = 0) -> float:
         """Estimate the time of training and evaluation.
 
         Args:
             cost: of the training, as by `cost`.
-            gpu: name in `GPUS`.
+            gpu: title in `GPUS`.
             windows: number of windows that the evaluation plays.
 
         Returns:
             Hours, without data loading.
         """
         settings = self.settings
-        _, _, bf16, tf32 = next(row for row in GPUS if row[0] == gpu)
-        peak = 1e12 * (tf32 if settings.optimisation.precision == "fp32" else bf16)
+        peak = peak_throughput(gpu, settings.optimisation.precision)
         batches = windows / (settings.batch_size * settings.segments)
         flops = settings.optimisation.steps * cost.flops + batches * cost.forward
-        return flops / (peak * self.mfu) / 3600
+        return flops / (peak * cost.mfu) / 3600
 
     def report(self, data: str, setup: Setup, gpus: int = 1, windows: int = 0) -> str:
         """Format the resolved settings and the cost.
@@ -166,10 +169,56 @@ class TrainingEstimate(NamedTuple):
         evaluation = f" and {windows:,} windows of evaluation" if windows else ""
         left_out = "data loading" if windows else "data loading and evaluation"
         lines.append(
-            f"Hours are for the steps{evaluation} at {100 * self.mfu:.0f} % of peak throughput, "
-            f"without {left_out}."
+            f"Hours are for the steps{evaluation} at {100 * cost.mfu:.0f} % of peak throughput"
+            f"{cost.mfu_source}, without {left_out}."
         )
         return "\n".join(lines)
+
+
+def peak_throughput(gpu: str, precision: str) -> float:
+    """Look up the peak dense throughput of a GPU's tensor cores.
+
+    Args:
+        gpu: its title in `GPUS`, or torch's name of it.
+        precision: "fp32", which counts as TF32, or a half precision.
+
+    Returns:
+        FLOP/s; 0 for other devices.
+    """
+    for title, _, bf16, tf32, device in GPUS:
+        if gpu in (title, device):
+            return 1e12 * (tf32 if precision == "fp32" else bf16)
+    return 0.0
+
+
+def expected_mfu(settings: Finetuning | Pretraining, compiled: bool) -> tuple[float, str]:
+    """Look up the fraction of peak throughput that `make gpu` measured of a training in bf16.
+
+    Args:
+        settings: of the training.
+        compiled: whether stages and ConvLSTM cells are compiled.
+
+    Returns:
+        The fraction on this machine's GPU, and where it was measured, in words. Without such a
+        measurement: that of the kind of task, and "".
+
+    Raises:
+        UserError: a file of measurements cannot be read.
+    """
+    gpu = describe(choose_device(None))
+    name = settings.task if isinstance(settings, Finetuning) else settings.name
+    case = {"stage": "compiled" if compiled else "step", "case": f"{name}, bf16"}
+    for path in sorted((RESULTS / "gpu").glob("*.json")):
+        try:
+            measured = read_json(path)
+        except UNREADABLE as error:
+            raise UserError(path, f"cannot be read ({error})", "run make gpu again") from error
+        if measured["environment"]["device"] != gpu:
+            continue
+        for row in measured["rows"]:
+            if case.items() <= row.items() and "mfu" in row:
+                return row["mfu"], f" ({path.name}: {case['stage']}, {case['case']})"
+    return MFU.get(getattr(settings, "kind", ""), OTHER_MFU), ""
 
 
 def estimate_training(settings: Finetuning | Pretraining, size: Size) -> TrainingEstimate:
@@ -212,7 +261,7 @@ def evaluated_windows(settings: Finetuning) -> int:
 
 def require_memory(
     settings: Finetuning | Pretraining, size: Size, setup: Setup, device: torch.device
-) -> None:
+) -> float:
     """Refuse a training that needs more memory than its device has; all ranks decide alike.
 
     A user's network that cannot run on `meta` is trained without this check.
@@ -223,6 +272,9 @@ def require_memory(
         setup: options of the run.
         device: on which this rank trains.
 
+    Returns:
+        Duration of a step in s at the device's peak throughput; 0 if that is unknown.
+
     Raises:
         UserError: with the options that reduce the memory.
     """
@@ -232,15 +284,16 @@ def require_memory(
     setup = replace(setup, deterministic=setup.deterministic or on_cpu)
     try:
         estimate = estimate_training(settings, size)
-        needed = estimate.cost(setup, processes).memory
+        cost = estimate.cost(setup, processes)
     except Exception as error:
         log(f"memory is not checked before the training: {one_line(str(error))[:200]}")
-        return
+        return 0.0
     ranks = all_gather((platform.node(), available_memory(device)))
     machines = [machine for machine, _ in ranks]
     available = min(free / (machines.count(machine) if on_cpu else 1) for machine, free in ranks)
-    if LEAST_MEMORY * needed <= available:
-        return
+    if LEAST_MEMORY * cost.memory <= available:
+        peak = peak_throughput(describe(device), settings.optimisation.precision)
+        return cost.flops / peak if peak else 0.0
     remedies = ["--profile sample"] if settings.profile == "paper" else []
     lanes = settings.batch_size // processes
     smallest = 1
@@ -262,7 +315,7 @@ def require_memory(
     name = settings.task if isinstance(settings, Finetuning) else settings.name
     raise UserError(
         f"training of {name}",
-        f"needs about {needed / 1e9:.3g} GB of memory, "
+        f"needs about {cost.memory / 1e9:.3g} GB of memory, "
         f"but the {'CPU' if on_cpu else 'GPU'} has {available / 1e9:.3g} GB",
         f"use {', or '.join(remedies)}",
     )

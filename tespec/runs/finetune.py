@@ -2,7 +2,7 @@
 
 import time
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -179,11 +179,13 @@ def finetune(spec: CellSpec, kind: Kind = "evaluation") -> Record:
             write_weights(run.folder / WEIGHTS, model.state_dict(), recipe)
         return {**outcome, "cost": cost}
 
-    requirements = [
-        partial(require_memory, run.settings, task.size, run.setup, run.device),
-        partial(require_recordable, run, model),
-    ]
-    return run_or_load(run, evaluate, partial(train, run, model, batches), requirements)
+    step_seconds = cache(partial(require_memory, run.settings, task.size, run.setup, run.device))
+    return run_or_load(
+        run,
+        evaluate,
+        lambda: train(run, model, batches, step_seconds()),
+        [step_seconds, partial(require_recordable, run, model)],
+    )
 
 
 def outcome_of(task: Any, scorer: Any, **protocol: str) -> Outcome:

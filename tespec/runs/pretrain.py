@@ -2,7 +2,7 @@
 
 import time
 from dataclasses import asdict, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -108,15 +108,12 @@ def pretrain(
         start_time=start_time,
     )
     batches = split_batches(opened.steps, seed, setup.accumulate)
-
+    step_seconds = cache(partial(require_memory, settings, opened.size, setup, run.device))
     record = run_or_load(
         run,
         partial(validate_and_save, run, opened, model),
-        partial(train, run, model, batches),
-        [
-            partial(require_memory, settings, opened.size, setup, run.device),
-            partial(require_recordable, run, model),
-        ],
+        lambda: train(run, model, batches, step_seconds()),
+        [step_seconds, partial(require_recordable, run, model)],
     )
     return Pretrained(run.folder / WEIGHTS, record)
 

@@ -114,7 +114,7 @@ def run_or_load(
     run: Run,
     evaluate: Callable[[], Outcome],
     train: Callable[[], Trained] = Trained,
-    requirements: Sequence[Callable[[], None]] = (),
+    requirements: Sequence[Callable[[], object]] = (),
 ) -> Record:
     """Load the complete record of a run without locking, or lock the run, compute it and write it.
 

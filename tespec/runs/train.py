@@ -182,7 +182,9 @@ def require_recordable(run: Run, model: nn.Module) -> None:
         raise UserError(run.folder, what, "free disk space, or choose another --runs")
 
 
-def train(run: Run, model: nn.Module, batches: MicroBatches) -> Trained:
+def train(
+    run: Run, model: nn.Module, batches: MicroBatches, step_seconds_at_peak: float = 0.0
+) -> Trained:
     """Train a model in place, with checkpoints in the run's folder.
 
     The checkpoint of the last step remains, so a failure after the training does not lose it.
@@ -191,6 +193,7 @@ def train(run: Run, model: nn.Module, batches: MicroBatches) -> Trained:
         run: its newest complete checkpoint is resumed.
         model: on any device; the trainer moves it to the run's device.
         batches: of the training, by step.
+        step_seconds_at_peak: as in `Trainer`.
 
     Returns:
         The loss curve, the duration and the tracker.
@@ -229,6 +232,7 @@ def train(run: Run, model: nn.Module, batches: MicroBatches) -> Trained:
         workers=setup.workers,
         name="pre-training" if run.cell.kind == "pretraining" else "fine-tuning",
         frames=run.settings.batch_size * run.settings.segments,
+        step_seconds_at_peak=step_seconds_at_peak,
     )
     _resume(trainer, curve, hook, run)
     try:

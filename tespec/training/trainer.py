@@ -73,6 +73,8 @@ class Trainer:
         workers: as in `load_batches`.
         name: of the training, on its progress lines.
         frames: per step over all ranks, for the rate on progress lines.
+        step_seconds_at_peak: duration of a step at the device's peak throughput, for the share of
+            peak on progress lines; 0 if unknown.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class Trainer:
         workers: int | None = 0,
         name: str = "training",
         frames: int = 1,
+        step_seconds_at_peak: float = 0.0,
     ) -> None:
         self.name = name
         self.model = model.to(device)
@@ -104,6 +107,7 @@ class Trainer:
         self._hooks = hooks
         self._workers = workers
         self._frames = frames
+        self._step_seconds_at_peak = step_seconds_at_peak
         self._trained = [weight for weight in model.parameters() if weight.requires_grad]
         self._replica: Any = wrap_ddp(model)
 
@@ -132,9 +136,11 @@ class Trainer:
                 self.step += 1
                 if self.is_sync_step:
                     self.require_finite()
-                    frames = self._frames * (self.step - first_step)
-                    rate = frames / (time.monotonic() - start)
-                    note = f"{rate:.0f} frames/s, loss {losses['loss'].item():.4f}"
+                    rate = (self.step - first_step) / (time.monotonic() - start)
+                    mfu = rate * self._step_seconds_at_peak
+                    share = f", {100 * mfu:.0f} % of peak" if mfu else ""
+                    loss = losses["loss"].item()
+                    note = f"{rate * self._frames:.0f} frames/s{share}, loss {loss:.4f}"
                 advance(self.step, self.settings.steps, note)
                 for hook in self._hooks:
                     hook.after_train_iter(self, self.step - 1, micro_batches[0], losses)

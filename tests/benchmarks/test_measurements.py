@@ -10,7 +10,10 @@ import torch
 from benchmarks import gpu, speed
 from tespec.cli import main
 from tespec.cli.main import run
+from tespec.core.config import pretraining_settings
 from tespec.core.paths import REPOSITORY
+from tespec.runs.cost import estimate_training, input_size
+from tespec.runs.setup import Setup
 
 CPU = torch.device("cpu")
 
@@ -86,7 +89,7 @@ def test_without_a_gpu_all_stages_run_from_beginning_to_end(tmp_path):
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = json.loads(path.read_text())["rows"]
-    assert {row["stage"] for row in rows} == set(gpu.STAGES)
+    assert {row["stage"] for row in rows} == set(gpu.STAGES) - {"losses"}
     assert all("gradient_error" in row for row in rows if row["stage"] == "agreement")
     assert all(row["seconds"] > 0 for row in rows if row["stage"] == "step")
 
@@ -127,6 +130,50 @@ def test_a_gradient_of_zero_fails_however_coarse_the_precision_is(monkeypatch):
 
     monkeypatch.setattr(gpu, "gradients", gradients)
     assert gpu.agreement("gen1", "bf16", torch.device("meta"), True)["failed"]
+
+
+def test_the_losses_that_are_compared_do_not_depend_on_random_numbers(tiny_world, monkeypatch):
+    monkeypatch.setattr(gpu, "make_world", lambda *_, **__: tiny_world)
+    losses = gpu.loss_curve("ddd17", "fp32", CPU, 2)
+    training = gpu.training
+
+    def with_another_seed(*given):
+        loop, batch_of = training(*given)
+        loop._seed = 1
+        return loop, batch_of
+
+    monkeypatch.setattr(gpu, "training", with_another_seed)
+    assert torch.equal(losses, gpu.loss_curve("ddd17", "fp32", CPU, 2))
+    assert losses[0] != losses[1]
+    assert 0 < (losses - gpu.loss_curve("ddd17", "bf16", CPU, 2)).abs().max() < 0.1
+
+
+@pytest.mark.parametrize(("device_error", "failed"), [(0.019, False), (0.021, True)])
+def test_losses_may_differ_by_twice_the_rounding_of_the_cpu(device_error, failed, monkeypatch):
+    def loss_curve(name, precision, device, steps):
+        error = {"fp32": 0, "bf16": 0.01 if device == CPU else device_error}[precision]
+        return torch.linspace(2, 1, steps) * (1 + error)
+
+    monkeypatch.setattr(gpu, "loss_curve", loss_curve)
+    row = gpu.losses("tespec", "bf16", torch.device("meta"), False)
+    assert row["failed"] is failed
+    assert row["allowed"] == pytest.approx(0.02, rel=1e-4)
+
+
+@pytest.mark.slow
+def test_without_a_gpu_the_losses_are_those_of_the_cpu(capsys):
+    assert call(gpu, "--only", "losses", "--device", "cpu", "--small") == 0
+    *rows, last = capsys.readouterr().out.splitlines()
+    assert [row.split(":")[0] for row in rows] == ["losses (ddd17, bf16)", "losses (tespec, bf16)"]
+    assert last == "2 rows; failed: none"
+
+
+def test_a_step_on_a_known_gpu_has_a_fraction_of_its_peak(monkeypatch):
+    monkeypatch.setattr(gpu, "describe", lambda device: "NVIDIA H200")
+    row = gpu.step("tespec", "fp32", CPU, True)
+    settings = pretraining_settings("tespec", "sample", ("batch_size=2", "segments=2"))
+    flops = estimate_training(settings, input_size(settings, "1mpx")).cost(Setup()).flops
+    assert row["mfu"] == pytest.approx(flops / 494.7e12 / row["seconds"])
 
 
 def test_a_step_that_raises_is_named_and_the_next_one_runs(monkeypatch, capsys):

@@ -1,5 +1,6 @@
 """Dry runs: estimates against numbers by hand, by torch and by real steps."""
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,13 @@ from tespec.core.config import finetuning_settings, pretraining_settings
 from tespec.core.errors import UserError
 from tespec.pretraining.method import new_network, open_pretraining
 from tespec.registry import register_methods
-from tespec.runs.cost import TrainingEstimate, estimate_training, evaluated_windows, input_size
+from tespec.runs.cost import (
+    TrainingEstimate,
+    estimate_training,
+    evaluated_windows,
+    input_size,
+    peak_throughput,
+)
 from tespec.tasks import find_task
 from tespec.tasks.base import random_backbone
 from tespec.training.step_cost import META
@@ -36,7 +43,9 @@ class Small(nn.Module):
 
 
 def cost_of_small(gpus=1, **how):
-    settings = SimpleNamespace(batch_size=6, optimisation=SimpleNamespace(precision="fp32"))
+    settings = SimpleNamespace(
+        name="small", batch_size=6, optimisation=SimpleNamespace(precision="fp32")
+    )
     with META:
         model = Small()
     estimate = TrainingEstimate(
@@ -64,7 +73,9 @@ def test_numbers_by_hand():
 
 def test_hours_are_those_of_all_steps_and_of_the_evaluation_at_the_measured_share():
     optimisation = SimpleNamespace(precision="fp32", steps=10)
-    settings = SimpleNamespace(batch_size=6, segments=1, kind="depth", optimisation=optimisation)
+    settings = SimpleNamespace(
+        name="small", batch_size=6, segments=1, kind="depth", optimisation=optimisation
+    )
     with META:
         model = Small()
     estimate = TrainingEstimate(
@@ -75,6 +86,79 @@ def test_hours_are_those_of_all_steps_and_of_the_evaluation_at_the_measured_shar
         assert (cost.forward, cost.flops) == (384 // gpus, 768 // gpus)
         hours = (10 * 768 + 30 / 6 * 384) / gpus / (0.04 * 494.7e12) / 3600
         assert estimate.hours(cost, "H100 SXM", windows=30) == pytest.approx(hours)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "bf16", "fp32"),
+    [
+        ("NVIDIA H100 80GB HBM3", 989.4e12, 494.7e12),
+        ("H100 SXM", 989.4e12, 494.7e12),
+        ("NVIDIA H200", 989.4e12, 494.7e12),
+        ("NVIDIA A100-SXM4-80GB", 312e12, 156e12),
+        ("NVIDIA RTX 6000 Ada Generation", 364.25e12, 182.1e12),
+        # Of the same names, but slower.
+        ("NVIDIA H100 PCIe", 0, 0),
+        ("NVIDIA H100 NVL", 0, 0),
+        ("NVIDIA H200 NVL", 0, 0),
+        ("NVIDIA A100 80GB PCIe", 0, 0),
+        ("cpu", 0, 0),
+    ],
+)
+def test_only_a_gpu_of_exactly_this_name_has_a_known_peak(gpu, bf16, fp32):
+    assert [peak_throughput(gpu, precision) for precision in ("bf16", "fp16", "fp32")] == [
+        bf16,
+        bf16,
+        fp32,
+    ]
+
+
+MEASURED = {
+    "a": ("NVIDIA H100 80GB HBM3", "step", "ddd17, bf16", {"mfu": 0.31}),
+    "b": ("NVIDIA H200", "step", "ddd17, bf16", {"mfu": 0.17}),
+    "c": ("NVIDIA H200", "compiled", "ddd17, bf16", {"mfu": 0.23}),
+    "d": ("NVIDIA H200", "step", "gen1, bf16", {"note": "does not fit in GPU memory"}),
+}
+
+
+@pytest.mark.parametrize(
+    ("gpu", "task", "compiled", "share", "source"),
+    [
+        ("NVIDIA H200", "ddd17", False, 17, " (b.json: step, ddd17, bf16)"),
+        ("NVIDIA H200", "ddd17", True, 23, " (c.json: compiled, ddd17, bf16)"),
+        ("NVIDIA H100 80GB HBM3", "ddd17", False, 31, " (a.json: step, ddd17, bf16)"),
+        ("NVIDIA H100 PCIe", "ddd17", False, 12, ""),
+        ("NVIDIA H200", "gen1", False, 6, ""),
+        ("cpu", "ddd17", False, 12, ""),
+    ],
+)
+def test_a_dry_run_uses_the_share_measured_on_the_gpu_at_hand(
+    tmp_path, monkeypatch, gpu, task, compiled, share, source
+):
+    (tmp_path / "gpu").mkdir()
+    for name, (device, stage, case, facts) in MEASURED.items():
+        rows = [{"stage": stage, "case": case, **facts}]
+        content = {"environment": {"device": device}, "rows": rows}
+        (tmp_path / "gpu" / f"{name}.json").write_text(json.dumps(content))
+    monkeypatch.setattr("tespec.runs.cost.RESULTS", tmp_path)
+    monkeypatch.setattr("tespec.runs.cost.describe", lambda device: gpu)
+    settings = finetuning_settings(task, "recurrent", "sample", ["batch_size=2", "segments=1"])
+    estimate = estimate_training(settings, SIZE)
+    setup = replace(PLAIN, compiled=compiled)
+    report = estimate.report("", setup)
+    assert report.endswith(
+        f" at {share} % of peak throughput{source}, without data loading and evaluation."
+    )
+    cost = estimate.cost(setup)
+    hours = settings.optimisation.steps * cost.flops / (share / 100 * 312e12) / 3600
+    assert estimate.hours(cost, "A100 80GB SXM") == pytest.approx(hours)
+
+
+def test_a_damaged_file_of_measurements_is_named(tmp_path, monkeypatch):
+    (tmp_path / "gpu").mkdir()
+    (tmp_path / "gpu" / "x.json").write_text("{")
+    monkeypatch.setattr("tespec.runs.cost.RESULTS", tmp_path)
+    with pytest.raises(UserError, match=r"x\.json: cannot be read .*; run make gpu again"):
+        cost_of_small()
 
 
 @pytest.mark.slow

@@ -2,8 +2,10 @@
 
 import math
 import os
+import re
 import subprocess
 import sys
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -130,6 +132,33 @@ def test_the_need_is_that_of_a_dry_run_and_only_what_does_not_fit_is_refused(wit
     require_memory(settings_of("ddd17", "sample", "batch_size=2", frozen=True), SIZE, SETUP, CPU)
 
 
+@pytest.mark.parametrize(
+    ("name", "peak"), [("NVIDIA H200", 494.7e12), ("NVIDIA H100 PCIe", None), ("cpu", None)]
+)
+def test_a_step_on_a_known_gpu_has_a_least_duration(monkeypatch, with_memory, name, peak):
+    settings = settings_of("ddd17", "sample", "batch_size=2")
+    with_memory(math.inf)
+    monkeypatch.setattr(cost, "describe", lambda device: name)
+    flops = estimate_training(settings, SIZE).cost(SETUP).flops
+    assert require_memory(settings, SIZE, SETUP, CPU) == (flops / peak if peak else 0)
+
+
+def test_the_progress_of_a_run_on_a_known_gpu_shows_its_share_of_peak(
+    tiny_world, tmp_path, monkeypatch, with_memory
+):
+    notes = []
+
+    @contextmanager
+    def progress(*_):
+        yield lambda done, total, note: notes.append(note)
+
+    with_memory(math.inf)
+    monkeypatch.setattr(cost, "describe", lambda device: "NVIDIA H200")
+    monkeypatch.setattr("tespec.training.trainer.progress", progress)
+    finetune(cell_spec(tiny_world, tmp_path, arch="feedforward", profile="smoke"))
+    assert re.fullmatch(r"\d+ frames/s, 0 % of peak, loss \d+\.\d{4}", notes[-1])
+
+
 @pytest.fixture
 def costing_a_gigabyte(monkeypatch):
     """Let a step take 1 GB, divided by `--accumulate`, half of it with `--recompute`."""
@@ -199,7 +228,7 @@ def test_a_network_that_needs_numbers_is_trained_unchecked(monkeypatch, with_mem
         "estimate_training",
         lambda settings, size: torch.zeros(1, device="meta").item(),
     )
-    require_memory(settings_of("ddd17"), SIZE, SETUP, CPU)
+    assert require_memory(settings_of("ddd17"), SIZE, SETUP, CPU) == 0
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("memory is not checked before the training: ")
 

@@ -1,6 +1,7 @@
 import dataclasses
 import os
 import signal
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
@@ -263,3 +264,22 @@ def test_a_gpu_that_has_to_wait_for_its_batches_is_told_of(monkeypatch, capsys):
     for workers, said in ((0, "--workers 0: the GPU waits"), (None, "workers: 0 (2 cores, ")):
         assert list(load_batches([BATCH], 0, 1, workers, pin=True)) == [BATCH]
         assert capsys.readouterr().err.startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("at_peak", "start"), [(0.0, "12 frames/s, loss "), (0.05, "12 frames/s, 10 % of peak, loss ")]
+)
+def test_progress_shows_the_share_of_a_known_peak(monkeypatch, at_peak, start):
+    notes, seconds = [], iter(range(0, 99, 1))
+
+    @contextmanager
+    def progress(*_):
+        yield lambda done, total, note: notes.append(note)
+
+    clock = SimpleNamespace(monotonic=lambda: next(seconds) / 2)  # two steps per second
+    monkeypatch.setattr("tespec.training.trainer.time", clock)
+    monkeypatch.setattr("tespec.training.trainer.progress", progress)
+    options = {"frames": 6, "step_seconds_at_peak": at_peak}
+    Trainer(Accumulator(), Steps(), SETTINGS, seed=0, device=CPU, **options).run()
+    assert len(notes) == SETTINGS.steps
+    assert all(note.startswith(start) for note in notes)
