@@ -61,8 +61,6 @@ class Cost(NamedTuple):
     activations: int  # bytes kept for the backward pass, without weights and batch
     fixed: int  # bytes of weights, gradients and the optimizer's two moments
     memory: int  # peak memory in bytes
-    mfu: float  # fraction of a GPU's peak throughput that the training is expected to reach
-    mfu_source: str = ""  # where `mfu` was measured, in words
 
 
 class TrainingEstimate(NamedTuple):
@@ -98,24 +96,27 @@ class TrainingEstimate(NamedTuple):
         memory += (setup.accumulate - 1) * sum(tensor.nbytes for tensor in batch.values())
         memory += (2 * setup.accumulate - 1) * step.state
         memory += trained * ((setup.accumulate > 1) + (gpus > 1))
-        mfu, source = expected_mfu(self.settings, setup.compiled)
         return Cost(
             flops=setup.accumulate * step.flops,
             forward=setup.accumulate * step.forward,
             activations=step.activations,
             fixed=weights + 3 * trained,
             memory=memory,
-            mfu=mfu,
-            mfu_source=source,
         )
 
-    def hours(self, cost: Cost, gpu: str, windows: int = 0) -> float:
+    @property
+    def mfu(self) -> float:
+        """Fraction of a GPU's peak throughput that the training is assumed to reach."""
+        return MFU.get(getattr(self.settings, "kind", ""), OTHER_MFU)
+
+    def hours(self, cost: Cost, gpu: str, windows: int = 0, mfu: float | None = None) -> float:
         """Estimate the time of training and evaluation.
 
         Args:
             cost: of the training, as by `cost`.
             gpu: title in `GPUS`.
             windows: number of windows that the evaluation plays.
+            mfu: fraction of peak throughput; None: the assumed one.
 
         Returns:
             Hours, without data loading.
@@ -124,7 +125,7 @@ class TrainingEstimate(NamedTuple):
         peak = peak_throughput(gpu, settings.optimisation.precision)
         batches = windows / (settings.batch_size * settings.segments)
         flops = settings.optimisation.steps * cost.flops + batches * cost.forward
-        return flops / (peak * cost.mfu) / 3600
+        return flops / (peak * (mfu or self.mfu)) / 3600
 
     def report(self, data: str, setup: Setup, gpus: int = 1, windows: int = 0) -> str:
         """Format the resolved settings and the cost.
@@ -161,16 +162,17 @@ class TrainingEstimate(NamedTuple):
             f": {cost.activations / 1e9:.3g} GB kept for the backward pass, "
             f"{cost.fixed / 1e9:.3g} GB weights, gradients, optimizer",
         ]
+        mfu, source = measured_mfu(settings, setup.compiled) or (self.mfu, "")
         for title, gigabytes, *_ in GPUS:
-            line = f"  {title:16} {gigabytes:4} GB  {self.hours(cost, title, windows):,.1f} h"
+            line = f"  {title:16} {gigabytes:4} GB  {self.hours(cost, title, windows, mfu):,.1f} h"
             if cost.memory / 1e9 > gigabytes:
                 line += "; too small: use --recompute, --accumulate N, or more GPUs"
             lines.append(line)
         evaluation = f" and {windows:,} windows of evaluation" if windows else ""
         left_out = "data loading" if windows else "data loading and evaluation"
         lines.append(
-            f"Hours are for the steps{evaluation} at {100 * cost.mfu:.0f} % of peak throughput"
-            f"{cost.mfu_source}, without {left_out}."
+            f"Hours are for the steps{evaluation} at {100 * mfu:.0f} % of peak throughput{source}, "
+            f"without {left_out}."
         )
         return "\n".join(lines)
 
@@ -191,7 +193,7 @@ def peak_throughput(gpu: str, precision: str) -> float:
     return 0.0
 
 
-def expected_mfu(settings: Finetuning | Pretraining, compiled: bool) -> tuple[float, str]:
+def measured_mfu(settings: Finetuning | Pretraining, compiled: bool) -> tuple[float, str] | None:
     """Look up the fraction of peak throughput that `make gpu` measured of a training in bf16.
 
     Args:
@@ -199,8 +201,8 @@ def expected_mfu(settings: Finetuning | Pretraining, compiled: bool) -> tuple[fl
         compiled: whether stages and ConvLSTM cells are compiled.
 
     Returns:
-        The fraction on this machine's GPU, and where it was measured, in words. Without such a
-        measurement: that of the kind of task, and "".
+        The fraction on this machine's GPU, and where it was measured, in words; None without such a
+        measurement.
 
     Raises:
         UserError: a file of measurements cannot be read.
@@ -218,7 +220,7 @@ def expected_mfu(settings: Finetuning | Pretraining, compiled: bool) -> tuple[fl
         for row in measured["rows"]:
             if case.items() <= row.items() and "mfu" in row:
                 return row["mfu"], f" ({path.name}: {case['stage']}, {case['case']})"
-    return MFU.get(getattr(settings, "kind", ""), OTHER_MFU), ""
+    return None
 
 
 def estimate_training(settings: Finetuning | Pretraining, size: Size) -> TrainingEstimate:

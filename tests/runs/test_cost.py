@@ -22,6 +22,7 @@ from tespec.runs.cost import (
     estimate_training,
     evaluated_windows,
     input_size,
+    measured_mfu,
     peak_throughput,
 )
 from tespec.tasks import find_task
@@ -150,7 +151,7 @@ def test_a_dry_run_uses_the_share_measured_on_the_gpu_at_hand(
     )
     cost = estimate.cost(setup)
     hours = settings.optimisation.steps * cost.flops / (share / 100 * 312e12) / 3600
-    assert estimate.hours(cost, "A100 80GB SXM") == pytest.approx(hours)
+    assert f"  A100 80GB SXM      80 GB  {hours:,.1f} h\n" in report
 
 
 def test_a_damaged_file_of_measurements_is_named(tmp_path, monkeypatch):
@@ -158,7 +159,7 @@ def test_a_damaged_file_of_measurements_is_named(tmp_path, monkeypatch):
     (tmp_path / "gpu" / "x.json").write_text("{")
     monkeypatch.setattr("tespec.runs.cost.RESULTS", tmp_path)
     with pytest.raises(UserError, match=r"x\.json: cannot be read .*; run make gpu again"):
-        cost_of_small()
+        measured_mfu(finetuning_settings("ddd17", "recurrent", "sample"), compiled=False)
 
 
 @pytest.mark.slow
