@@ -213,7 +213,8 @@ def _facts_of_cell(record: Record, identity: Iterable[str]) -> dict[str, Any]:
     said = {"new_stem"} if NEW_STEM in marks else set()
     said |= {"test_time_augmentation"} if cell.kind == "predictions" else set()
     start = cell.start if isinstance(cell.start, Cell) else None
-    changed = start.overrides if start else {}
+    # A control starts from a fine-tuning, whose settings are not those of another pre-training.
+    changed = start.overrides if start and cell.kind != "control" else {}
     return {
         **{name: getattr(cell, name) for name in FACTS},
         "cell": hashlib.sha256("\n".join(identity).encode()).hexdigest()[:12],

@@ -18,6 +18,7 @@ from tespec.comparison.check import LARGEST, check_records
 from tespec.comparison.export import write_tables
 from tespec.comparison.frame import to_frame
 from tespec.comparison.gains import gains_table
+from tespec.comparison.ranking import compare_rankings
 from tespec.comparison.records import ARCHIVE, Record, read_records, write_archive
 from tespec.comparison.tables import make_tables
 from tespec.core.files import read_yaml
@@ -28,6 +29,7 @@ FROZEN = REPOSITORY / "results" / "frozen"
 FROZEN_MANIFEST = read_yaml(FROZEN / "manifest.yaml")
 PAGE, README = (DOCS / "study.md").read_text(), (REPOSITORY / "README.md").read_text()
 TEXT = " ".join(PAGE.split())
+SIGNIFICANT = "**5 of 15 gains over no pre-training are significant**"
 ARCH = {"feedforward": "feed-forward", "recurrent": "recurrent"}
 
 
@@ -50,7 +52,7 @@ def scores_of(records: Iterable[Record]) -> str:
 
 
 def write_csv_tables(frame: pd.DataFrame, folder: Path) -> None:
-    where = {"frozen": "True"} if frame[frame.kind == "evaluation"].frozen.all() else {}
+    where = {"frozen": "True"} if frame.frozen.any() else {}
     tables = [*make_tables(frame, where=where, measured=True), gains_table(frame, "scratch", where)]
     write_tables(tables, folder)
     for path in folder.iterdir():
@@ -147,37 +149,78 @@ def test_the_text_of_the_page_says_what_the_records_say(
     assert all(f"{value:.2f}" in TEXT for value in again.values())
 
 
-def test_the_table_of_frozen_backbones_is_made_of_the_records() -> None:
+@pytest.fixture(scope="module")
+def frozen() -> pd.DataFrame:
     frame = to_frame(read_records(FROZEN)[0])
-    gains = gains_table(frame, "scratch", {"frozen": "True"}).data.set_index(["label", "arch"])
-    main = frame[frame.main & (frame.kind == "evaluation")]
+    return frame[frame.frozen]
+
+
+@pytest.fixture(scope="module")
+def frozen_gains(frozen: pd.DataFrame) -> pd.DataFrame:
+    gains = gains_table(frozen, "scratch", {"frozen": "True"}).data
+    return gains.set_index(["label", "arch"])
+
+
+def test_the_table_of_frozen_backbones_is_made_of_the_records(
+    frozen: pd.DataFrame, frozen_gains: pd.DataFrame
+) -> None:
+    main = frozen[frozen.main & frozen.kind.isin(["evaluation", "control"])]
     expected = []
     for (title, network), scores in main.groupby(["title", "network"]):
         row = [title + {"swin_micro": "", "resnet_micro": " (ResNet)"}[network]]
         for arch in ARCH:
             values = scores.value[scores.arch == arch]
-            row.append(f"{values.mean():.2f} ± {values.std():.2f}" if len(values) else "-")
-            if (title, arch) in gains.index:
-                gain = gains.loc[title, arch]
+            deviation = f" ± {values.std():.2f}" if len(values) > 1 else ""
+            row.append(f"{values.mean():.2f}{deviation}" if len(values) else "-")
+            if (title, arch) in frozen_gains.index:
+                gain = frozen_gains.loc[title, arch]
                 text = "{:+.2f} [{:+.2f}, {:+.2f}]".format(*gain[["mean", "low", "high"]])
                 row.append(f"**{text}**" if gain.p_holm < 0.05 else text)
             else:
                 row.append("-")
         expected.append(row)
     assert sorted(rows("Frozen backbones, results version 3")) == sorted(expected)
-    seeds = ", ".join(map(str, sorted(main.seed.unique())))
-    assert f"fine-tuning seeds {seeds}" in TEXT
-    significant = (gains.p_holm < 0.05).sum()
-    assert (significant, len(gains)) == (6, 15)
-    assert "**Six of 15 gains over no pre-training are significant**" in TEXT
-    tespec = gains.loc["TESPEC", "recurrent"]
+
+
+def test_the_text_on_frozen_backbones_says_what_the_records_say(
+    frozen: pd.DataFrame, frozen_gains: pd.DataFrame
+) -> None:
+    main = frozen[frozen.main & (frozen.kind == "evaluation")]
+    runs = main[main.method == "tespec"].groupby("pretraining_seed").seed.unique()
+    seeds = [", ".join(map(str, sorted(of_start))) for of_start in runs]
+    assert f"fine-tuning seeds {seeds[0]} from the first and {seeds[1]} from the second" in TEXT
+    assert SIGNIFICANT in TEXT
+    assert f"{(frozen_gains.p_holm < 0.05).sum()} of {len(frozen_gains)}" in SIGNIFICANT
+    tespec = frozen_gains.loc["TESPEC", "recurrent"]
     assert f"{tespec['mean']:+.2f} recurrent (p {tespec.p_holm:.2g})" in TEXT
-    standing = frame[(frame.metric == "miou") & (frame.frames == "standing")]
-    standing = standing[standing.arch == "recurrent"].groupby("method").value.mean()
-    assert standing.idxmax() == "tespec"
-    assert f"{standing.max():.1f} mIoU, the best recurrent row" in TEXT
-    assert f"against {standing['scratch']:.1f} without pre-training" in TEXT
+    standing = frozen[(frozen.metric == "miou") & (frozen.frames == "standing")]
+    standing = standing[(standing.arch == "recurrent") & (standing.kind == "evaluation")]
+    means = standing.groupby("method").value.mean()
+    assert means.idxmax() == "tespec"
+    assert f"{means.max():.1f} mIoU, the best recurrent row" in TEXT
+    assert f"against {means['scratch']:.1f} without pre-training" in TEXT
+    controls = frozen[frozen.main & (frozen.kind == "control")].groupby("arch").value.mean()
+    best = main.groupby(["arch", "network", "method"]).value.mean().groupby("arch").max()
+    assert (controls > best).all()
+    table = (FROZEN / "tables" / "segmentation_measured_frozen-True.csv").read_text()
+    assert table.count("\nReferences,Fine-tuned backbone (saw these labels)") == len(controls)
     assert FROZEN_MANIFEST["records"] == len(read_records(FROZEN)[0])
+
+
+def test_the_page_says_how_far_frozen_predicts_full(
+    frame: pd.DataFrame, frozen: pd.DataFrame
+) -> None:
+    runs = []
+    for of_evaluation in (frozen, frame):
+        main = of_evaluation[of_evaluation.main & (of_evaluation.kind == "evaluation")]
+        main = main[(main.network == "swin_micro") & (main.pretraining_overrides == "")]
+        main = main[main.arch == "feedforward"]
+        # those of one version are not those of another
+        start = main.results_version.astype(str) + ", seed " + main.pretraining_seed.astype(str)
+        runs.append(main.assign(pretraining=start))
+    tau = compare_rankings(runs[0], runs[1], "scratch")
+    assert f"tau-b is {tau.tau:.2f} [{tau.low:.2f}, {tau.high:.2f}]" in TEXT
+    assert f"ceiling {tau.ceiling:.2f}" in TEXT
 
 
 @pytest.mark.parametrize("folder", [STUDY, FROZEN], ids=lambda folder: folder.name)
