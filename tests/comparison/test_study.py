@@ -23,6 +23,7 @@ from tespec.comparison.records import ARCHIVE, Record, read_records, write_archi
 from tespec.comparison.tables import make_tables
 from tespec.core.files import read_yaml
 from tespec.core.paths import REPOSITORY
+from tespec.runs.history import ALL, LENGTHS
 
 STUDY, DOCS = REPOSITORY / "results" / "sample", REPOSITORY / "docs"
 FROZEN = REPOSITORY / "results" / "frozen"
@@ -221,6 +222,19 @@ def test_the_page_says_how_far_frozen_predicts_full(
     tau = compare_rankings(runs[0], runs[1], "scratch")
     assert f"tau-b is {tau.tau:.2f} [{tau.low:.2f}, {tau.high:.2f}]" in TEXT
     assert f"ceiling {tau.ceiling:.2f}" in TEXT
+
+
+def test_the_table_of_memory_is_made_of_the_records() -> None:
+    lengths = (*LENGTHS, ALL)
+    expected = []
+    for record in read_records(FROZEN)[0]:
+        if record.cell.kind == "history":
+            for frames in ("all", "standing"):
+                points = [record.groups[f"{n} windows, rate 1, {frames}"]["miou"] for n in lengths]
+                title = f"{record.facts['title']}, {frames}"
+                expected.append([title, *(f"{point:.1f}" for point in points)])
+    assert len(expected) == 4
+    assert sorted(rows("Memory")) == sorted(expected)
 
 
 @pytest.mark.parametrize("folder", [STUDY, FROZEN], ids=lambda folder: folder.name)
