@@ -41,13 +41,18 @@ from tespec.core.errors import UserError, one_line
 from tespec.core.paths import RESULTS
 from tespec.models.backbone import execute
 from tespec.pretraining.method import new_network, open_pretraining
-from tespec.runs.cost import estimate_training, input_size, peak_throughput
+from tespec.runs.cost import estimate_training, input_size
 from tespec.runs.data import Data, settings_of
 from tespec.runs.setup import Setup
 from tespec.sample import make_world
 from tespec.tasks import build_task, find_task
 from tespec.tasks.base import random_backbone
-from tespec.training.device import choose_device, describe, use_deterministic_algorithms
+from tespec.training.device import (
+    choose_device,
+    describe,
+    peak_throughput,
+    use_deterministic_algorithms,
+)
 from tespec.training.trainer import Trainer
 
 TRAININGS = (*names("tasks"), "tespec")

@@ -34,7 +34,8 @@ from tespec.cli.main import call, new_app, run
 from tespec.core.config import finetuning_settings, names, pretraining_settings
 from tespec.models.backbone import execute
 from tespec.models.layers import AUTOCAST_ON_META
-from tespec.runs.cost import TrainingEstimate, estimate_training, input_size, peak_throughput
+from tespec.runs.cost import TrainingEstimate, estimate_training, input_size
+from tespec.training.device import peak_throughput
 from tespec.training.step_cost import CudaSemantics, backward
 
 GPU = "H100 SXM"

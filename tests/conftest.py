@@ -31,7 +31,7 @@ def unchecked_memory() -> Iterator[None]:
     """
     with pytest.MonkeyPatch.context() as patch:
         for module in (finetune, pretrain):
-            patch.setattr(module, "require_memory", lambda *_, **__: None)
+            patch.setattr(module, "require_memory", lambda *_, **__: 0.0)
         yield
 
 

@@ -28,21 +28,16 @@ from tespec.runs.train import require_trainable
 from tespec.tasks import find_task
 from tespec.tasks.base import random_backbone
 from tespec.training.ddp import convert_sync_batchnorm
-from tespec.training.device import available_memory, choose_device, describe
+from tespec.training.device import (
+    GPUS,
+    available_memory,
+    choose_device,
+    describe,
+    peak_throughput,
+)
 from tespec.training.loading import Batch
 from tespec.training.step_cost import META, step_cost
 
-# Title, memory in 10^9 bytes, peak dense throughput of tensor cores in bf16 and TF32, in 10^12
-# operations per second without sparsity, from NVIDIA's datasheets and the white papers of Ada and
-# H100, and torch's name of the device.
-GPUS = (
-    # the datasheet's 1,457 is FP8 with sparsity
-    ("RTX 6000 Ada", 48, 364.25, 182.1, "NVIDIA RTX 6000 Ada Generation"),
-    ("A100 80GB SXM", 80, 312, 156, "NVIDIA A100-SXM4-80GB"),
-    # the datasheet's 1,979 and 989 are with sparsity
-    ("H100 SXM", 80, 989.4, 494.7, "NVIDIA H100 80GB HBM3"),
-    ("H200 SXM", 141, 989.4, 494.7, "NVIDIA H200"),
-)
 # Fraction of a GPU's peak throughput that training reaches, by kind of task. Measured in bf16 on an
 # H100 (results/gpu): 0.12 on DSEC and DDD17, 0.06 on Gen1, 0.07 on 1Mpx, 0.04 on MVSEC, whose head
 # is in fp32.
@@ -175,22 +170,6 @@ class TrainingEstimate(NamedTuple):
             f"without {left_out}."
         )
         return "\n".join(lines)
-
-
-def peak_throughput(gpu: str, precision: str) -> float:
-    """Look up the peak dense throughput of a GPU's tensor cores.
-
-    Args:
-        gpu: its title in `GPUS`, or torch's name of it.
-        precision: "fp32", which counts as TF32, or a half precision.
-
-    Returns:
-        FLOP/s; 0 for other devices.
-    """
-    for title, _, bf16, tf32, device in GPUS:
-        if gpu in (title, device):
-            return 1e12 * (tf32 if precision == "fp32" else bf16)
-    return 0.0
 
 
 def measured_mfu(settings: Finetuning | Pretraining, compiled: bool) -> tuple[float, str] | None:

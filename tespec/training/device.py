@@ -37,6 +37,18 @@ LAUNCHERS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
 }
 
+# Title, memory in 10^9 bytes, peak dense throughput of tensor cores in bf16 and TF32, in 10^12
+# operations per second without sparsity, from NVIDIA's datasheets and the white papers of Ada and
+# H100, and torch's name of the device.
+GPUS = (
+    # the datasheet's 1,457 is FP8 with sparsity
+    ("RTX 6000 Ada", 48, 364.25, 182.1, "NVIDIA RTX 6000 Ada Generation"),
+    ("A100 80GB SXM", 80, 312, 156, "NVIDIA A100-SXM4-80GB"),
+    # the datasheet's 1,979 and 989 are with sparsity
+    ("H100 SXM", 80, 989.4, 494.7, "NVIDIA H100 80GB HBM3"),
+    ("H200 SXM", 141, 989.4, 494.7, "NVIDIA H200"),
+)
+
 
 def use_deterministic_algorithms(enabled: bool, device: torch.device) -> None:
     """Restrict torch to deterministic algorithms, or lift the restriction.
@@ -128,6 +140,22 @@ def choose_device(name: str | None) -> torch.device:
 def describe(device: torch.device) -> str:
     """Name of the device for records."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+def peak_throughput(gpu: str, precision: str) -> float:
+    """Look up the peak dense throughput of a GPU's tensor cores.
+
+    Args:
+        gpu: its title in `GPUS`, or torch's name of it.
+        precision: "fp32", which counts as TF32, or a half precision.
+
+    Returns:
+        FLOP/s; 0 for other devices.
+    """
+    for title, _, bf16, tf32, device in GPUS:
+        if gpu in (title, device):
+            return 1e12 * (tf32 if precision == "fp32" else bf16)
+    return 0.0
 
 
 def available_memory(device: torch.device, root: Path = Path("/")) -> float:

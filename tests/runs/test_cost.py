@@ -23,10 +23,10 @@ from tespec.runs.cost import (
     evaluated_windows,
     input_size,
     measured_mfu,
-    peak_throughput,
 )
 from tespec.tasks import find_task
 from tespec.tasks.base import random_backbone
+from tespec.training.device import peak_throughput
 from tespec.training.step_cost import META
 
 CPU, SIZE = torch.device("cpu"), (64, 96)
