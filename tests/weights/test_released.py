@@ -458,6 +458,7 @@ def test_a_run_gives_a_published_backbone_the_input_of_its_authors(tmp_path, sma
 @pytest.mark.parametrize("name", INPUTS)
 @torch.no_grad()
 def test_the_padding_of_a_published_backbone_has_no_events(tmp_path, small, name):
+    small(name)
     settings = run_settings(name)
     backbone = random_backbone(settings, (50, 70)).eval()
     assert backbone.img_size == SIZE
