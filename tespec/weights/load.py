@@ -292,10 +292,12 @@ def read_backbone(path: Path, size: Size | None = None) -> Backbone:
         padded_size(*(size or recipe["sensor"])),
         recipe.get("in_channels"),
     )
-    representation = original_format(recipe).representation
+    trained = recipe.get(HISTOGRAMS) or {}
+    representation = trained.get("representation", original_format(recipe).representation)
     if representation in REPRESENTATIONS:
-        pixel = empty_pixel(representation, recipe["bins"])
-        backbone.empty_pixel = torch.tensor(pixel)
+        # A recipe has no bins of voxels: each is a channel.
+        pixel = empty_pixel(representation, backbone.in_channels)
+        backbone.empty_pixel = torch.tensor(pixel[: backbone.in_channels])
     if tensors is None:
         load_backbone(backbone, path)
     else:

@@ -472,6 +472,16 @@ def test_the_padding_of_a_published_backbone_has_no_events(tmp_path, small, name
     torch.testing.assert_close(features, expected)
 
 
+@pytest.mark.parametrize("name", INPUTS)
+def test_a_loaded_backbone_pads_as_in_a_run(tmp_path, small, name):
+    path = made(tmp_path, small, name)
+    backbone = tespec.load(path, height=50, width=70)
+    assert backbone.img_size == SIZE
+    expected = random_backbone(run_settings(name), (50, 70)).empty_pixel
+    assert torch.equal(backbone.empty_pixel, expected)
+    backbone.step(torch.zeros(1, backbone.in_channels, 50, 70))
+
+
 def write_events(folder, height=SIZE[0], width=SIZE[1]):
     events = random_events(60_000, height=height, width=width, end=120_000)
     path = folder / "events.npz"
