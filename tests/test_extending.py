@@ -108,6 +108,7 @@ def test_an_installed_package_offers_a_method_by_its_entry_point(tiny_world, tmp
     )
 
 
+@pytest.mark.slow
 def test_a_backbone_leads_to_weights_that_load_again(tiny_world, tmp_path, monkeypatch, capsys):
     (tmp_path / "examples").symlink_to(REPOSITORY / "examples")
     guide, (pretrain, finetune) = section("A backbone")

@@ -73,7 +73,11 @@ def test_to_timm_and_back(own, tmp_path, call):
 
 
 @pytest.mark.parametrize(
-    ("name", "channels"), [("swin_tiny_patch4_window7_224", 3), ("resnet50", 2)]
+    ("name", "channels"),
+    [
+        ("swin_tiny_patch4_window7_224", 3),
+        pytest.param("resnet50", 2, marks=pytest.mark.slow),
+    ],
 )
 def test_a_network_of_timm_comes_with_twenty_channels_and_goes_back_to_timm(
     tmp_path, call, name, channels

@@ -72,7 +72,9 @@ def same(one, other):
 @pytest.mark.filterwarnings(
     "ignore:This DataLoader will create:UserWarning"
 )  # more workers than processors
-@pytest.mark.parametrize(("workers", "start"), [(1, "spawn"), (4, "fork")])
+@pytest.mark.parametrize(
+    ("workers", "start"), [pytest.param(1, "spawn", marks=pytest.mark.slow), (4, "fork")]
+)
 def test_batches_are_the_same_for_any_number_of_workers(tiny_world, make, workers, start):
     steps = make(tiny_world, augmentation=ALWAYS)
     options = {"num_workers": workers, "multiprocessing_context": start}

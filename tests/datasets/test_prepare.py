@@ -101,7 +101,7 @@ def test_before_a_training_its_recordings_are_packed_and_those_of_the_test_left_
         pack_missing([EventSource(recording(tmp_path / "a.dat"))])
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_damaged_folders_of_ddd17_are_skipped_and_stores_that_cannot_be_written_not(
     tiny_world, tmp_path, processes
 ):

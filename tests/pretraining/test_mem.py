@@ -208,6 +208,7 @@ def test_features_at_a_place_only_change_the_logits_of_its_patches(unit, of):
     assert moved.sum() == side**2
 
 
+@pytest.mark.slow
 def test_the_tokenizer_is_pre_trained_first_and_stays_as_it_is(tiny_world, tmp_path, capsys):
     few = ["optimisation.steps=2", "optimisation.warmup_steps=1", "batch_size=2"]
     data, setup, names = Data(tiny_world / "1mpx", "sample"), setup_in(tmp_path), set()

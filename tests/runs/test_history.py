@@ -211,7 +211,7 @@ def test_the_losses_of_a_pretraining_are_those_of_its_validation(trained, tiny_w
     assert len({*losses.values()}) == 3
 
 
-@pytest.mark.parametrize("windows", [1, 3])
+@pytest.mark.parametrize("windows", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_a_history_is_a_clip_from_a_zero_state(trained, tiny_world, windows):
     network = load_trained(weights_of(trained, "stream"))
     task = build_task(network.settings, tiny_world / "ddd17")
@@ -329,6 +329,7 @@ def test_what_has_no_history_is_refused_in_one_line(trained, tiny_world, tmp_pat
     assert not (tmp_path / "results").exists()
 
 
+@pytest.mark.slow
 def test_a_positive_control_is_measured_like_the_network_of_a_method(
     trained, tiny_world, tmp_path, monkeypatch
 ):

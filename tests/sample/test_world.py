@@ -59,6 +59,7 @@ def test_callers_at_once_get_what_is_missing_made_once_by_any_number_of_processe
     assert digest(world / "mvsec") == digest(tiny_world / "mvsec")
 
 
+@pytest.mark.slow
 def test_a_script_without_a_guarded_main_is_told_so(tmp_path):
     (tmp_path / "script.py").write_text(
         "from pathlib import Path\nfrom tespec.sample import make_world\n"
