@@ -288,7 +288,8 @@ def settings_text(settings: Mapping[str, Any]) -> str:
 def _numbers(record: Record, reported: Record | None) -> Iterator[tuple[Any, ...]]:
     """Yield the record's name and each of its numbers, with the columns `OF_NUMBER`."""
     others = {ALL_FRAMES: reported.metrics, **reported.groups} if reported else {}
-    main = next(iter(record.scores), next(iter(record.metrics), ""))
+    # metrics of a history are gains, which have no score
+    main = next((name for name in (*record.scores, *record.metrics) if name in record.metrics), "")
     texts = record.protocol.get("partial means", "").split("; ")
     # see `tespec.metrics.partial_means`
     partial = {mean: count for mean, _, count in (text.rpartition(": ") for text in texts)}

@@ -146,7 +146,7 @@ def compare_evaluations(
     Raises:
         UserError: no network has both evaluations, or `where` has an unknown column or value.
     """
-    from tespec.comparison.ranking import compare_rankings
+    from tespec.comparison.ranking import MIN_METHODS, compare_rankings
 
     option = f"--rank {','.join(evaluations)}"
     runs, hidden = _main_scores(frame, {"evaluation": "*", **where}, option)
@@ -160,9 +160,12 @@ def compare_evaluations(
             column = facts["column"].removeprefix(f"{MEASURED} ")
             ranking = compare_rankings(first, second, BASELINE)
             name = f"{facts['task']}, {facts['network']}, {facts['arch']} {column}"
+            name += f" against {evaluations[1]}"
+            if ranking.methods < MIN_METHODS:
+                lines.append(f"{name}: {ranking.note}")
+                continue
             lines.append(
-                f"{name} against {evaluations[1]}: "
-                f"tau-b {ranking.tau:.3f} [{ranking.low:.3f}, {ranking.high:.3f}], "
+                f"{name}: tau-b {ranking.tau:.3f} [{ranking.low:.3f}, {ranking.high:.3f}], "
                 f"p {ranking.p:.2g}, ceiling {ranking.ceiling:.3f}, "
                 f"reliability {' and '.join(f'{part:.2f}' for part in ranking.reliability)}, "
                 f"{ranking.methods} methods"

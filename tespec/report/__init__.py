@@ -74,10 +74,11 @@ def write_report(results: Path, out: Path) -> tuple[int, list[str]]:
         what = "; ".join(["holds no records", *problems])
         raise UserError(f"--results {results}", what, "give the --results folder of your runs")
     is_sample = bool((frame.data == SAMPLE).all())  # then published numbers are not comparable
-    notes = notes_on(frame, select(frame, {})[1])
+    by = "evaluation" if frame["evaluation"].nunique() > 1 else ""
+    notes = notes_on(frame, select(frame, {}, by)[1])
     tables = []
     try:
-        for table in make_tables(frame, measured=is_sample):
+        for table in make_tables(frame, measured=is_sample, by=by):
             kept = tuple(note for note in table.notes if not note.startswith(COMMON_NOTES))
             tables.append(Markup(to_html(table._replace(notes=kept))))
     except UserError as error:  # for instance only pre-trainings, or no results on the test split
