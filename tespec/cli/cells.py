@@ -46,7 +46,7 @@ from tespec.runs.references import (
     require_supported,
 )
 from tespec.runs.required import required_network
-from tespec.runs.run import WEIGHTS
+from tespec.runs.run import PREDICTIONS, WEIGHTS
 from tespec.runs.setup import Setup
 from tespec.runs.train import require_trainable
 from tespec.training.device import choose_device, flush_denormals, launched
@@ -139,8 +139,8 @@ def run_seeds(
             command = f"{setup.command} --seed {seed}"
             record = measure(replace(spec, seed=seed, setup=replace(setup, command=command)))
             weights = setup.runs / record.name / WEIGHTS
-            predictions = weights.with_name("predictions")
-            if save and (setup.overwrite or not predictions.exists()):
+            predictions = weights.with_name(PREDICTIONS)
+            if save and not predictions.exists():
                 predict.save_predictions(weights, cell.data, predictions, setup)
             if is_first():
                 print_result(record)

@@ -14,12 +14,15 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from tespec.comparison.published import task_titles
 from tespec.core.errors import UserError
+from tespec.core.settings import PositiveFraction
 
 # Incremented by hand when the same settings yield different numbers, as golden tests (tests/golden)
 # detect. Results of different versions never share a column of a table.
 RESULTS_VERSION = 3
 OWN_WEIGHTS: Literal["own weights"] = "own weights"
 SAMPLE = "sample"  # data of the sample world
+# in the overrides of a pre-training: hash of the user's file of another network, such as a teacher
+REQUIRED_SHA256 = "required_sha256"
 DIGITS = 12  # of the hash in the name of a run
 PAPER = "paper"  # profile with the paper's settings
 # names in the paper's tables of the paper's networks
@@ -50,7 +53,7 @@ class Cell:
     # its pre-training, or "" for none.
     start: Cell | Literal["", "own weights"] = ""
     split: Literal["test", "val"] = "test"
-    label_fraction: float = 1.0
+    label_fraction: PositiveFraction = 1.0
     frozen: bool = False  # only the head is trained
     method_version: int = 1
     task_version: int = 1

@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tespec.comparison.cell import RESULTS_VERSION, SAMPLE, Cell
+from tespec.comparison.cell import REQUIRED_SHA256, RESULTS_VERSION, SAMPLE, Cell
 from tespec.comparison.published import published_frame
 from tespec.comparison.records import NEW_STEM, REPORTED, Record, iter_records
 from tespec.core.errors import UserError
@@ -75,6 +75,8 @@ NOT_SHOWN = {
     "name": "that were computed again since",
 }
 LEFT_OUT = ["task", "method", *DEFAULTS, *VERSIONS, "reason"]
+# Changes of a pre-training that are no settings: `start` has them, and tells rows apart.
+NO_SETTINGS = ("objective_version", REQUIRED_SHA256)
 # Facts of a pre-training that its fine-tuning usually shares, or that are usually these.
 INHERITED = ["arch", "backbone", "method_version", "plugin", "results_version"]
 OF_PRETRAINING = {
@@ -226,9 +228,8 @@ def _facts_of_cell(record: Record, identity: Iterable[str]) -> dict[str, Any]:
         "network": cell.network,
         "pretraining_data": cell.pretraining_data,
         "pretraining_profile": start.profile if start else "",
-        # The version of another objective is a version, not a setting; `start` has it.
         "pretraining_overrides": settings_text(
-            {key: value for key, value in changed.items() if key != "objective_version"}
+            {key: value for key, value in changed.items() if key not in NO_SETTINGS}
         ),
         "data_fingerprint": record.data_fingerprint,
         "pretraining_fingerprint": record.weights.data_fingerprint,

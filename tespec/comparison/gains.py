@@ -10,6 +10,7 @@ import pandas as pd
 from tespec.comparison import statistics
 from tespec.comparison.frame import COLUMN, MEASURED, PROTOCOL, notes_on, remarks, select
 from tespec.comparison.published import task_titles
+from tespec.comparison.records import REPORTED
 from tespec.comparison.tables import (
     ACCUMULATED,
     NONE,
@@ -81,7 +82,9 @@ def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] = {
             if base and machines[base] != machines[facts["row"]]:
                 notes.append("another machine")
             note = "; ".join(filter(None, notes))
-            rows.append(facts | gain._asdict() | {"note": note, "baseline": baseline})
+            is_reported = REPORTED in set(both["status"])
+            others = {"note": note, "baseline": baseline, "is_reported": is_reported}
+            rows.append(facts | gain._asdict() | others)
     if not rows:
         remedy = f"evaluate a method with `tespec run`{''.join(f' ({note})' for note in hidden)}"
         raise UserError(f"--gains {baseline}", "no other method to compare with it", remedy)
@@ -110,7 +113,8 @@ def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] = {
     ]
     cells = pd.DataFrame(texts).set_index(LABELS)
     bold = pd.DataFrame(False, cells.index, cells.columns)
-    bold["gain"] = (data["p_holm"] < statistics.ALPHA).to_numpy()
+    is_significant = data["p_holm"] < statistics.ALPHA
+    bold["gain"] = (is_significant & ~data["is_reported"]).to_numpy()
     changed = runs["overrides"] + runs["pretraining_overrides"]
     accumulated = [ACCUMULATED] if changed.str.contains("accumulate=").any() else []
     title = runs.loc[runs["method"] == baseline, "title"].iloc[0]

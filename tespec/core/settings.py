@@ -445,6 +445,9 @@ class Finetuning(RecordingSettings):
                 "is set, but histograms divide the time of a window",
                 "choose another representation, or set it to null",
             )
+        if self.new_stem and self.frozen:
+            what = "leaves the first convolution random, but only the head is trained"
+            raise UserError("new_stem", what, "leave out --freeze or --new-stem")
         if not self.recurrent and self.sampling != "random":
             what = f"{self.sampling!r} carries a state, but feed-forward networks have none"
             raise UserError("sampling", what, "set it to random")

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tespec.comparison.cell import OWN_WEIGHTS, RESULTS_VERSION, Cell, Kind, Start
+from tespec.comparison.cell import OWN_WEIGHTS, REQUIRED_SHA256, RESULTS_VERSION, Cell, Kind, Start
 from tespec.core.config import as_facts, changed_settings, flattened, user_files
 from tespec.core.errors import UserError
 from tespec.core.files import sha256_of
@@ -15,9 +15,6 @@ from tespec.pretraining.method import Method, find_method, pretrain_method
 from tespec.pretraining.teacher import is_timm
 from tespec.registry import DATASETS, METHODS, MODELS, TASKS, source_files
 from tespec.runs.required import required_network, required_settings
-
-# in the overrides of a pre-training: hash of the user's file of another network
-REQUIRED_SHA256 = "required_sha256"
 
 
 def finetuning_cell(

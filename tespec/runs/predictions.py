@@ -64,7 +64,8 @@ def save_predictions(weights: Path, given: Path | None, out: Path, setup: Setup)
     """
     of_run = read_recipe(weights).get(RUN, {})
     cell, seed = run_of(of_run, weights)
-    if out.exists() and not (setup.overwrite and (out / DESCRIPTION).is_file()):
+    is_old = (out / DESCRIPTION).is_file() and not out.is_symlink()
+    if out.exists() and not (setup.overwrite and is_old):
         raise UserError(out, "already exists", "choose a new folder")
     device = choose_device(setup.device)
     network = load_trained(weights)

@@ -112,6 +112,9 @@ def require_supported(settings: Finetuning, *, is_probe: bool) -> None:
             "probes support only segmentation",
             "choose ddd17 or dsec",
         )
+    if is_probe and settings.new_stem:
+        what = "leaves the first convolution random, but a probe trains nothing"
+        raise UserError("new_stem", what, "leave out --probe or --new-stem")
     augmentation = settings.test_time_augmentation
     if augmentation != "none":
         raise UserError(

@@ -5,6 +5,7 @@ Pre-training, fine-tuning, probes and the label prior only define how to train a
 
 import json
 import math
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -42,6 +43,7 @@ from tespec.training.checkpoint import (
 from tespec.training.device import choose_device, describe, report_out_of_memory
 
 WEIGHTS = "model.safetensors"  # of a fine-tuning, in the run's folder
+PREDICTIONS = "predictions"  # of these weights
 DATA = "data.json"  # `Run.data`, to name what changes later; too large for records
 SHOWN = 3  # names of changed data
 FIRST = "first_step"  # of a part of a training, next to its environment
@@ -145,6 +147,8 @@ def run_or_load(
             return _reuse(run, record)
         if lock_owner:
             log(f"{run.name}: {lock_owner} ended without a result; this process continues it")
+        if is_first():  # predictions of other weights
+            shutil.rmtree(run.folder / PREDICTIONS, ignore_errors=True)
         if setup.overwrite and is_first():
             start_again(run.folder, records.record_path(setup.results, run.name))
         if is_first() and not setup.overwrite:

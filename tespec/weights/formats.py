@@ -12,6 +12,8 @@ from tespec.models.backbone import backbones
 from tespec.weights.released import FORMATS, REFUSED, TESPEC, CheckpointFormat
 
 HISTOGRAMS = "histograms"  # field of a recipe: the `HistogramSpec` of the training
+# field of a recipe: whether `tespec weights convert` repeated the first convolution
+REPEATED = "repeated"
 
 IMAGE_CHANNELS = (1, 3)
 
@@ -52,6 +54,8 @@ def convert(
         raise UserError(where, what, "give the backbone.safetensors of a pre-training")
     if "backbone" in recipe:
         converted = Converted(TESPEC, dict(tensors))
+        if recipe.get(REPEATED):
+            converted = converted._replace(repeated=tuple(filter(None, [stem_of(tensors)])))
         origin = original_format(recipe)
         of_images = origin is TESPEC and recipe.get("in_channels") in IMAGE_CHANNELS
         repeats = origin.repeats or of_images
@@ -71,7 +75,8 @@ def convert(
         return converted._replace(representation=representation)
     stem = stem_of(converted.tensors)
     if stem is None or converted.tensors[stem].shape[1] >= channels:
-        return converted
+        is_image = representation == "histogram"  # which has no representation of its own
+        return converted if is_image else converted._replace(representation=representation)
     kernel = converted.tensors[stem]
     # Not scaled down: the paper does not mention a scale (appendix C, "Recurrent Backbone").
     kernel = kernel.repeat(1, -(-channels // kernel.shape[1]), 1, 1)[:, :channels].contiguous()

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from tespec.comparison.cell import OWN_WEIGHTS
 from tespec.core.errors import UserError
 from tespec.core.files import sha256_of
 from tespec.core.paths import cache_root
@@ -19,6 +20,7 @@ from tespec.models.layers import padded_size
 from tespec.weights.files import problem_of, read_recipe, read_tensors, write_weights
 from tespec.weights.formats import (
     HISTOGRAMS,
+    REPEATED,
     Converted,
     convert,
     original_format,
@@ -72,8 +74,13 @@ class WeightsReport:
         """Facts about the weights for a record."""
         names = ("source", "sha256", "coverage", "loaded", "format", "stem")
         published = original_format(self.recipe, self.format)
+        seen = dict(published.seen)
+        cell = self.recipe.get("cell", {})
+        # a teacher from a file
+        if cell.get("kind") == "pretraining" and cell.get("start") == OWN_WEIGHTS:
+            seen["images"] = f"by its teacher, {self.recipe['objective']['teacher']}"
         return {name: getattr(self, name) for name in names} | {
-            "seen": dict(published.seen),
+            "seen": seen,
             "doubt": published.doubt,
             "data_fingerprint": self.recipe.get("data_fingerprint", ""),
             "adapted": list(self.adapted),
@@ -137,6 +144,12 @@ def match_state(converted: Converted, network: Backbone, recipe: Mapping[str, An
     lacks = {*converted.format.lacks, *([LSTMS] if recipe.get("recurrent") is False else [])}
     lacks -= {part for part in PARTS if any(name.startswith(part) for name in source)}
     if network.new_stem:
+        if network.stem not in target:
+            raise UserError(
+                f"--new-stem, backbone {network.name}",
+                "does not name its first convolution",
+                "set `stem` in its class",
+            )
         lacks.add(network.stem.removesuffix("weight"))
     random = [name for name in target if name.startswith(tuple(lacks))]
     checked = {
@@ -464,6 +477,8 @@ def rewrite(contents: InspectedFile) -> tuple[dict[str, Tensor], dict[str, Any]]
     matched.require_complete(contents.path, remedy)
     source = {"file": contents.path.name, "format": file_format.name, "sha256": contents.sha256}
     recipe = (contents.recipe or {"source": source}) | contents.settings
+    if contents.converted.repeated:
+        recipe[REPEATED] = True
     if recipe.get(HISTOGRAMS):
         changed = {"bins": recipe["bins"], "size": recipe["sensor"]}
         recipe[HISTOGRAMS] = recipe[HISTOGRAMS] | changed

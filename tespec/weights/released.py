@@ -180,7 +180,9 @@ class Refused:
 TESPEC = CheckpointFormat(
     name="tespec",
     title="weights written by this harness",
-    marks=(r"(swin\.layers\.|swin\.patch_embed\.|resnet\.|stages\.0\.reduce\.|vit\.).*",),
+    marks=(
+        r"(swin\.layers|swin\.patch_embed|resnet\.conv1|stages\.0\.reduce|vit\.patch_embed)\..*",
+    ),
     renames=((r"((swin|lstms|resnet|stages|vit|necks)\..*)", r"\1"),),
     lacks=(NECKS,),  # if it was converted from a published file
     sensor=None,

@@ -7,7 +7,7 @@ from made_records import cell, pretraining, record
 from pydantic import TypeAdapter
 
 import tespec
-from tespec.comparison.cell import Cell, run_name
+from tespec.comparison.cell import REQUIRED_SHA256, Cell, run_name
 from tespec.comparison.export import to_html
 from tespec.comparison.frame import COLUMN, COLUMNS, ROW, notes_on, select, to_frame
 from tespec.comparison.records import Record
@@ -85,6 +85,18 @@ def test_cells_of_different_starts_differ_in_text_and_hash():
     assert frame["cell"].nunique() == frame["start"].nunique() == len(STARTS)
 
 
+def test_a_teacher_from_a_file_is_no_changed_setting_and_tells_rows_apart():
+    """Real data need such a file, so default tables show these results."""
+    starts = [
+        pretraining("ecdp", start="own weights", overrides={REQUIRED_SHA256: name})
+        for name in ("a" * 64, "b" * 64)
+    ]
+    frame = to_frame([record("ecdp", start=starts[0])])
+    assert set(frame["pretraining_overrides"]) == {""}
+    runs, _ = select(to_frame([record("ecdp", start=start) for start in starts]), {})
+    assert runs["label"].nunique() == 2
+
+
 def test_the_data_of_the_pretraining_tell_cells_apart():
     made = [
         record(start=pretraining(), weights={"data_fingerprint": name}, start_sha256=name)
@@ -133,6 +145,12 @@ def test_the_newest_version_is_the_highest_and_not_the_latest(name):
     note = f"Not shown: 1 results of another {name} (--where {name}=*)."
     assert notes_on(frame, left_out) == [note]
     assert len(select(frame, {name: "*"})[0]) == 4
+
+
+def test_the_gain_over_all_frames_is_the_main_number_of_a_history():
+    gains = {"miou_gain, all": 2.0, "miou_gain, standing": 3.0}
+    frame = to_frame([record(kind="history", metrics=gains)])
+    assert frame.loc[frame["main"], "metric"].tolist() == ["miou_gain, all"]
 
 
 def test_numbers_that_are_not_finite_are_nan_and_the_main_metric_is_marked():

@@ -115,6 +115,16 @@ def test_a_reported_record_is_a_row_until_it_is_computed_here(tmp_path):
     )
 
 
+def test_a_reported_gain_is_never_bold():
+    computed = [record(seed=seed, miou=40.0 + seed / 10) for seed in range(5)]
+    others = [record("tespec", seed=seed, miou=50.0 + seed % 2) for seed in range(5)]
+    bold = [
+        gains_table(to_frame([*computed, *others]), "scratch").bold,
+        gains_table(to_frame(computed, others), "scratch").bold,
+    ]
+    assert [table["gain"].item() for table in bold] == [True, False]
+
+
 def test_a_reported_record_of_other_data_stays_a_row():
     frame = to_frame([record()], [record(data_fingerprint="f" * 12), record(seed=1)])
     assert sorted(frame[frame.main].status) == ["computed", "reported", "reported"]

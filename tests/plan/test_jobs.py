@@ -299,16 +299,16 @@ def test_weights_given_in_a_file_count_by_their_content(records, tmp_path):
     file.write_bytes(b"weights")
 
     def job():
-        (job,) = jobs_of(cells=[CELL | {"methods": ["imagenet"]}], checkpoints={"imagenet": file})
+        (job,) = jobs_of(cells=[CELL | {"methods": ["tespec"]}], checkpoints={"tespec": file})
         return job
 
     digest = hashlib.sha256(b"weights").hexdigest()
-    record = changed(record_of("imagenet", records), pretraining=digest)
+    record = changed(record_of("tespec", records), pretraining=digest)
     record = record.model_copy(update={"cell": replace(record.cell, start=OWN_WEIGHTS)})
     assert job().upstream is None
     assert missing([job()], *records) == [job()]
     assert missing([job()], record) == []
-    words = f"run --method imagenet --task ddd17 --arch recurrent --checkpoint {file} "
+    words = f"run --method tespec --task ddd17 --arch recurrent --checkpoint {file} "
     assert words in " ".join(command(job()))
     file.write_bytes(b"others")
     assert missing([job()], record) == [job()]

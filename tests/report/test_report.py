@@ -81,7 +81,7 @@ def test_the_sample_worlds_results_fit_a_megabyte_and_notes_are_given_once(tmp_p
     assert len(text) < 1_000_000
     assert text.count("Not shown") == 1
     captions = re.findall("<caption>(.*?)</caption>", text)
-    assert len(captions) > 5
+    assert captions
     assert all(text.count(caption) == 1 for caption in captions)
     assert "95 % t interval" not in text
     assert all(f"<td>{record.name}</td>" in text for record in read_records(sample)[0])
@@ -116,6 +116,14 @@ def test_a_figure_shows_each_run_and_the_mean_of_each_method():
     assert ">label prior</text>" in svg
     assert "lr=1" not in svg
     assert score_figures(to_frame(made)) == [figure]
+
+
+def test_the_tables_show_evaluations_side_by_side(results):
+    write_record(record(frozen=True, miou=33.25), results)
+    text = written(results)
+    assert all(re.search(rf"{miou}.* \(\d\)", text) for miou in (r"41\.00", r"33\.25"))
+    assert "by evaluation" in text
+    assert "Not shown" not in text
 
 
 def test_figures_are_of_one_column_of_the_tables():

@@ -240,6 +240,7 @@ DESCRIPTIONS = [
     ),
     (lambda facts: facts["cell"].pop("method"), "json: cell.method: Field required; see "),
     (lambda facts: facts["cell"].update(method="a/b"), "json: cell.method: String should match pa"),
+    (lambda facts: facts["cell"].update(label_fraction=0), "cell.label_fraction: Input should be "),
     (lambda facts: facts["cell"].update(kind="evaluation"), "json, cell.kind: is evaluation, but "),
     (changed(bogus=3), "--set bogus=3: unknown setting 'bogus'"),
     (changed(test_time_augmentation="rotate"), "'rotate' is not supported for segmentation; choo"),
@@ -310,6 +311,11 @@ def test_a_folder_that_exists_is_kept(tmp_path):
     setup = setup_in(tmp_path, overwrite=True)
     with pytest.raises(UserError, match="out: already exists; choose a new folder"):
         save_predictions(weights, None, tmp_path / "out", setup)
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "predictions.json").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "old")
+    with pytest.raises(UserError, match="link: already exists"):
+        save_predictions(weights, None, tmp_path / "link", setup)
     write_weights(weights, {"a": torch.zeros(1)}, {})
     with pytest.raises(UserError, match="does not name the run that trained it"):
         save_predictions(weights, None, tmp_path / "new", setup)
@@ -354,3 +360,6 @@ def test_the_commands_save_what_their_record_scores(tiny_world, tmp_path, capsys
     assert scored.protocol["scores"] == record.protocol["scores"]
     assert scored.cell.network == "-"
     assert (scored.weights.marks, record.weights.marks) == ([], [])
+    words.remove("--save-predictions")
+    assert main([str(word) for word in [*words, "--overwrite"]]) == 0
+    assert not folder.exists()  # they were of other weights

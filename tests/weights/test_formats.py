@@ -171,6 +171,8 @@ UNSUPPORTED = [
         ["swin.encoder.layers.0.blocks.0.attention.self.query.weight"],
         "is a Swin Transformer of Hugging Face",
     ),
+    (["vit.embeddings.cls_token"], "has an unknown format"),  # Hugging Face's
+    (["resnet.embedder.embedder.convolution.weight"], "has an unknown format"),
     (["conv.weight"], r"has an unknown format \(the first tensor is 'conv\.weight'\)"),
 ]
 BARE = {name: tensor for name, tensor in published.timm_new().items() if "downsample" not in name}

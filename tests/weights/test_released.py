@@ -15,7 +15,8 @@ import pytest
 import timm
 import torch
 from event_files import PLAIN, random_events, rows_of
-from published_files import moby, saved, under
+from made_records import pretraining
+from published_files import ecddp, moby, saved, under
 from short_runs import cell_spec
 from timm.models.swin_transformer import SwinTransformer
 from timm.models.vision_transformer import Block
@@ -23,6 +24,7 @@ from torch import nn
 
 import tespec
 from tespec.cli.main import main
+from tespec.comparison.cell import recipe_of
 from tespec.core.config import finetuning_settings
 from tespec.core.errors import UserError
 from tespec.core.settings import INPUTS, Binning, Downsample, input_settings
@@ -36,6 +38,7 @@ from tespec.models.backbone import backbones
 from tespec.models.event_vit import VITS
 from tespec.runs.data import Data, settings_of
 from tespec.runs.finetune import finetune
+from tespec.runs.references import require_supported
 from tespec.tasks.base import random_backbone
 from tespec.weights.files import write_weights
 from tespec.weights.formats import convert
@@ -527,6 +530,51 @@ def test_a_repeated_stem_is_recorded_and_a_new_one_replaces_it(tmp_path):
     assert stem in reports["false"].adapted
     assert stem not in reports["true"].adapted
     assert "stem repeated" in reports["false"].summary()
+
+
+def test_a_converted_file_still_says_that_its_stem_was_repeated(tmp_path):
+    tensors, recipe = rewrite(inspect(saved(tmp_path, moby())))
+    converted = tmp_path / "converted.safetensors"
+    write_weights(converted, tensors, recipe)
+    report = load_backbone(random_backbone(run_settings("swin_micro"), SIZE), converted)
+    assert (report.stem, report.adapted[0]) == ("repeated", "swin.patch_embed.proj.weight")
+
+
+def test_images_that_a_teacher_from_a_file_has_seen_are_marked(tmp_path):
+    backbone = random_backbone(run_settings("swin_micro"), SIZE)
+    recipe = {"backbone": "swin_micro", "recurrent": False, "bins": 10, "sensor": list(SIZE)}
+    recipe |= recipe_of(pretraining("ecdp", start="own weights"), 0)
+    recipe["objective"] = {"type": "ecdp", "teacher": "a_timm_model"}
+    path = tmp_path / "backbone.safetensors"
+    write_weights(path, backbone.state_dict(), recipe)
+    assert load_backbone(backbone, path).facts()["seen"] == {
+        "images": "by its teacher, a_timm_model"
+    }
+
+
+def test_a_new_stem_needs_a_backbone_that_names_it(tmp_path, monkeypatch):
+    backbone = random_backbone(run_settings("swin_micro", "new_stem=true"), SIZE)
+    monkeypatch.setattr(type(backbone), "stem", "")
+    with pytest.raises(UserError, match="does not name its first convolution; set `stem`"):
+        load_backbone(backbone, saved(tmp_path, moby()))
+
+
+def test_voxels_are_no_counts_of_as_many_channels(tmp_path):
+    path = saved(tmp_path, ecddp())  # of 6 channels
+    for changes in (("bins=3",), ("bins=6", "representation=voxels")):
+        backbone = random_backbone(run_settings("swin_micro", *changes), SIZE)
+        if "bins=3" in changes:
+            with pytest.raises(UserError, match="voxels, but this run has histogram; set repres"):
+                load_backbone(backbone, path)
+        else:
+            assert load_backbone(backbone, path).stem == ""
+
+
+def test_a_new_stem_is_refused_if_only_a_head_or_nothing_is_trained():
+    with pytest.raises(UserError, match="new_stem: leaves the first convolution random, but only"):
+        finetuning_settings("ddd17", "feedforward", "smoke", ["new_stem=true"], frozen=True)
+    with pytest.raises(UserError, match="but a probe trains nothing; leave out --probe"):
+        require_supported(run_settings("swin_micro", "new_stem=true"), is_probe=True)
 
 
 @pytest.mark.parametrize(
