@@ -1,13 +1,14 @@
 """Compute a record again by its own command, and compare all numbers: `run --reproduce`."""
 
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tespec.cli.main import refuse
-from tespec.cli.options import by_option
+from tespec.cli.main import app, refuse
+from tespec.cli.options import CellOptions, by_option, read_config
 from tespec.comparison.cell import differing, format_changes, name_prefix
 from tespec.comparison.records import (
     REPORTED,
@@ -18,20 +19,26 @@ from tespec.comparison.records import (
     write_record,
 )
 from tespec.core.errors import UserError, one_line
+from tespec.plan.execute import end_with_parent
 from tespec.runs.setup import Setup
 
 FOLDERS = ("--reproduce", "--results", "--runs")
-# options of a record's command that are left out: they write elsewhere
-ELSEWHERE = (*FOLDERS, "--track", "--out")
-# options that may replace those of a record's command
+# options of a record's command that are left out: they write elsewhere, or start processes
+LEFT_OUT = (*FOLDERS, "--track", "--out", "--launcher")
+# options that may replace those of a record's command: files, which lie elsewhere here, and how to
+# compute
 REPLACEABLE = {
-    *("--data", "--checkpoint", "--import", "--backbone", "--device", "--threads", "--workers"),
-    *("--check-data", "--overwrite"),
+    *("--data", "--checkpoint", "--import", "--task", "--profile", "--model", "--score"),
+    *("--backbone", "--device", "--threads", "--workers", "--check-data", "--overwrite"),
 }
 
 
 def run_again(text: str, setup: Setup, given: Sequence[str]) -> int:
-    """Run the command of a record in a folder of its own, compare the numbers, and write both.
+    """Run the command of a record in a folder of its own, and compare the numbers.
+
+    A record of the results folder is only compared. So is a pre-training: other runs start from its
+    weights, which remain in that folder. Otherwise the record is written to the reported ones and
+    the new one to the results; neither replaces a record there.
 
     Args:
         text: file of the record, or its name in the results folder, or RESULTS_FOLDER/NAME.
@@ -42,35 +49,43 @@ def run_again(text: str, setup: Setup, given: Sequence[str]) -> int:
         Exit code of the command if it failed, else 1 if tables would show other numbers.
 
     Raises:
-        UserError: the record does not exist, or its command is not one of this program or imports
-            a file.
+        UserError: the record does not exist, or its command is not one of this program, imports
+            a file or computes another run.
     """
     options = [pair for pair in by_option(given) if pair[0] not in ("", *FOLDERS)]
-    replaced = {option for option, _ in options}
+    # A setting that names a file of weights is added: the last value of a setting counts.
+    replaced = {option for option, word in options if word != "--set" and "_weights=" not in word}
     wrong = ", ".join(sorted(replaced - REPLACEABLE))
     refuse(bool(wrong), f"--reproduce cannot be combined with {wrong}")
     record = _find(text, setup.results)
     folder = setup.runs / "reproduced" / record.name
-    unused = {*ELSEWHERE, *replaced}
-    words = [pair for pair in by_option(command_of(record)) if pair[0] not in unused]
+    words = [pair for pair in by_option(words_of(record)) if pair[0] not in {*LEFT_OUT, *replaced}]
     imported = [word.removeprefix("--import") for option, word in words if option == "--import"]
-    if imported:
-        files = " ".join(imported).strip(" =")
+    if files := " ".join(imported).strip(" ="):
         remedy = f"read it, and repeat with --import {files}"
         raise UserError(record.name, f"its command imports {files}", remedy)
-    command = [word for _, word in [*words, *options]]
-    command += ["--results", str(folder / "results"), "--runs", str(folder / "runs")]
+    arguments = [word for _, word in [*words, *options]]
+    require_same_run(record, arguments)
+    arguments += ["--results", str(folder / "results"), "--runs", str(folder / "runs")]
+    start = [sys.executable, "-m"]
+    processes = record.environment.model_dump().get("processes", 1)
+    if processes != 1:
+        start += ["torch.distributed.run", "--nproc-per-node", str(processes), "-m"]
+        arguments += ["--launcher", "pytorch"]
+    command = [*start, "tespec.cli", *arguments]
     print(shlex.join(command), flush=True)
-    if code := subprocess.run(command).returncode:
+    if code := run_to_end(command):
         return code
     records, _ = read_records(folder / "results", {name_prefix(record.cell, record.seed)})
+    if not records:
+        raise UserError(record.name, "its command computed another run", f"see {folder}")
     new = max(records, key=lambda new: new.written)
     equal, lines = compare(record, new)
-    print(record.name, *map(one_line, lines), sep="\n")
-    written = [write_record(record, setup.results / REPORTED)]
-    if find_record(setup.results, new.name) in (None, record):  # else it was computed before
-        written.append(write_record(new, setup.results))
-    print(f"written: {', '.join(map(str, written))}")
+    print(record.name, *map(one_line, lines), f"record and weights: {folder}", sep="\n")
+    if record.cell.kind != "pretraining" and find_record(setup.results, record.name) != record:
+        for copy, results in ((record, setup.results / REPORTED), (new, setup.results)):
+            if find_record(results, copy.name) is None:
+                print(f"written: {write_record(copy, results)}")
     return 0 if equal else 1
 
 
@@ -81,33 +96,96 @@ def _find(text: str, results: Path) -> Record:
     folder = results if path.name == text else path.parent
     record = find_record(folder, path.name.removesuffix(".json"))
     if record is None:
-        what = "no such record"
-        raise UserError(f"--reproduce {text}", what, "give its file, or RESULTS_FOLDER/NAME")
+        raise UserError(
+            f"--reproduce {text}", "no such record", "give its file, or RESULTS_FOLDER/NAME"
+        )
     return record
 
 
-def command_of(record: Record) -> list[str]:
-    """Make the command that repeats a record here, with as many processes.
+def words_of(record: Record) -> list[str]:
+    """Arguments of `tespec` in a record's command, which may have been started by a launcher.
 
     The record may be sent by others: only the options of its command are used.
 
     Raises:
         UserError: it is not `tespec run` or `tespec pretrain`.
     """
-    command = [sys.executable, "-m"]
-    program = "tespec"
-    processes = record.environment.model_dump().get("processes", 1)
-    if processes != 1:
-        command += ["torch.distributed.run", "--nproc-per-node", str(processes), "-m"]
-        program = "tespec.cli"
     try:
-        words = shlex.split(record.command.partition(f"{program} ")[2])
-    except ValueError:  # a quote without its end
-        words = []
-    if words[:1] not in (["run"], ["pretrain"]):
-        what = f"its command is not `tespec run` or `tespec pretrain`: {record.command!r}"
-        raise UserError(record.name, what, "compute it in another way")
-    return [*command, "tespec.cli", *words]
+        words = shlex.split(record.command)
+        arguments = words[1:] if words[:1] == ["tespec"] else words[words.index("tespec.cli") + 1 :]
+    except ValueError:  # a quote without its end, or another program
+        arguments = []
+    if arguments[:1] not in (["run"], ["pretrain"]):
+        raise UserError(
+            record.name,
+            f"its command is not `tespec run` or `tespec pretrain`: {record.command!r}",
+            "compute it in another way",
+        )
+    return arguments
+
+
+def require_same_run(record: Record, arguments: Sequence[str]) -> None:
+    """Refuse a command that computes another run than the record's.
+
+    Args:
+        record: the record.
+        arguments: of `tespec`.
+
+    Raises:
+        CycloptsError: an option does not exist or has no such value.
+        UserError: names the facts of the other run.
+    """
+    _, bound, _ = app.parse_args(arguments, exit_on_error=False, print_error=False)
+    bound.apply_defaults()
+    given = bound.arguments
+    cell = given.get("cell", CellOptions())
+    facts: dict[str, object] = {}
+    if "training" in given:  # of `pretrain`, which also trains a network that its method needs
+        facts = {
+            "kind": "pretraining",
+            "profile": read_config("profiles", given["training"].profile),
+            "seed": given["seed"],
+        }
+    elif record.cell.kind != "pretraining" and (cell.method or cell.reference):
+        facts = {
+            "method": cell.method or cell.reference,
+            "task": read_config("tasks", cell.task),
+            "arch": "feedforward" if cell.reference == "prior" else cell.arch,
+            "profile": read_config("profiles", cell.training.profile),
+            "seed": cell.seeds[0],
+        }
+    recorded = {**vars(record.cell), "seed": record.seed}
+    wrong = [f"{name} {fact}" for name, fact in facts.items() if fact not in (None, recorded[name])]
+    if wrong:
+        raise UserError(
+            record.name, f"its command computes {', '.join(wrong)}", "compute it in another way"
+        )
+
+
+def run_to_end(command: Sequence[str]) -> int:
+    """Run a command to its end; signals that stop a run are passed on to it, so that it saves.
+
+    Args:
+        command: program and arguments.
+
+    Returns:
+        Its exit code; 128 + N if signal N ended it.
+    """
+    # In a new session, Ctrl-C reaches only this process, so the command gets it once.
+    process = subprocess.Popen(command, start_new_session=True, preexec_fn=end_with_parent)
+
+    def pass_on(number: int, _: object) -> None:
+        # SIGTERM stops a run as SIGUSR1 does, which torchrun does not pass on to its processes.
+        process.send_signal(signal.SIGINT if number == signal.SIGINT else signal.SIGTERM)
+
+    previous = {
+        number: signal.signal(number, pass_on)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+    }
+    code = process.wait()
+    for number, handler in previous.items():
+        signal.signal(number, handler)
+    return code if code >= 0 else 128 - code
 
 
 def compare(old: Record, new: Record) -> tuple[bool, list[str]]:

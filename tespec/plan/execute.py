@@ -142,12 +142,12 @@ def _start(
         # In a new session, Ctrl-C reaches only the parent, which then stops its tasks.
         process = subprocess.Popen(
             command, stdout=file, stderr=subprocess.STDOUT, env=environment, start_new_session=True,
-            preexec_fn=_end_with_parent,
+            preexec_fn=end_with_parent,
         )  # fmt: skip
     return Running(task, process, log_file, slot, time.monotonic())
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """Make Linux send SIGTERM to this process when its parent dies, as with a closed terminal."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
