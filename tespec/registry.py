@@ -4,8 +4,10 @@ This repository, installed packages and files given to `--import` fill them.
 """
 
 import ast
+import hashlib
 import importlib
 import importlib.util
+import os
 import pkgutil
 import sys
 import sysconfig
@@ -97,7 +99,7 @@ def _register_installed() -> None:
 def import_files(files: Sequence[Path]) -> None:
     """Import Python files outside any package, which runs their code.
 
-    A file becomes the module `PLUGIN` + the file's stem.
+    A file becomes the module `PLUGIN` + the file's stem + a hash of its path.
 
     Raises:
         UserError: names the file, line and type of an error.
@@ -105,7 +107,8 @@ def import_files(files: Sequence[Path]) -> None:
     for file in files:
         if file.suffix != ".py" or not file.is_file():
             raise UserError(file, "not an existing .py file", "check the path given to --import")
-        name = f"{PLUGIN}{file.stem}"
+        digest = hashlib.sha256(os.fsencode(file.absolute())).hexdigest()
+        name = f"{PLUGIN}{file.stem}_{digest[:8]}"
         spec = importlib.util.spec_from_file_location(name, file)
         assert spec
         assert spec.loader

@@ -135,7 +135,11 @@ def run_seeds(
         spec.check_weights()  # before data is generated
         spec.validate()
         spec.data.generate()
+        plugin = spec.plugin
         for seed in cell.seeds:
+            if spec.plugin != plugin:
+                what = "or a file that it uses was changed since this command started"
+                raise UserError(spec.name, what, f"run it again from seed {seed}")
             command = f"{setup.command} --seed {seed}"
             record = measure(replace(spec, seed=seed, setup=replace(setup, command=command)))
             weights = setup.runs / record.name / WEIGHTS

@@ -67,7 +67,7 @@ def merge(base: Facts, layer: Layer, *, strict: bool = True) -> dict[str, Any]:
             groups = [name for name, group in base.items() if isinstance(group, Mapping)]
             paths = [f"{name}.{key}" for name in groups if key in base[name]]
             remedy = f"did you mean {paths[0]!r}?" if paths else suggest(key, base)
-            if source.startswith("--set") and "backbone" in (key, *present_names(key)):
+            if source.startswith(f"--set {key}=") and "backbone" in (key, *present_names(key)):
                 remedy = "use --backbone NAME"
             raise UserError(source, f"unknown setting {key!r}", remedy)
         nested = isinstance(value, Mapping) and isinstance(base.get(key), Mapping)
@@ -290,6 +290,11 @@ class Augmentation:
     zoom_in: tuple[Factor, Factor] = (1.0, 1.5)
     zoom_out: tuple[Factor, Factor] = (1.0, 1.2)
 
+    def __post_init__(self) -> None:
+        for name, (low, high) in (("zoom_in", self.zoom_in), ("zoom_out", self.zoom_out)):
+            if low > high:
+                raise UserError(f"augmentation.{name}", f"{low:g} is above {high:g}", "swap them")
+
 
 @dataclass(frozen=True)
 class Binning:
@@ -361,7 +366,7 @@ class Profile:
 class RecordingSettings:
     """Settings of every run that learns from recordings."""
 
-    dataset: str
+    dataset: Annotated[str, Field(pattern=r"^[^/\x00-\x1f]+$")]  # part of file names
     batch_size: PositiveInt
     optimisation: Optimisation
     sampling: Sampling

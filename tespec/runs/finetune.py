@@ -19,7 +19,7 @@ from tespec.metrics import partial_means
 from tespec.pretraining.method import Method
 from tespec.runs.cost import require_memory
 from tespec.runs.data import Data, same_world
-from tespec.runs.identity import finetuning_cell, pretraining_cell
+from tespec.runs.identity import finetuning_cell, plugin_sha256, pretraining_cell
 from tespec.runs.pretrain import pretrain
 from tespec.runs.run import WEIGHTS, Outcome, Run, run_or_load
 from tespec.runs.setup import Setup
@@ -73,6 +73,12 @@ class CellSpec:
         return pretraining_settings(
             self.name, self.settings.profile, self.pretraining_changes, self.settings.backbone
         )
+
+    @property
+    def plugin(self) -> str:
+        """Hash of the user's files that the run uses, "" for none."""
+        names = {"tasks": self.settings.task, "profiles": self.settings.profile}
+        return plugin_sha256(self.method, self.settings, **names)
 
     def validate(self, *, planned: bool = False) -> None:
         """Check, without data, that the run and its pre-training can start.
@@ -248,7 +254,8 @@ def prepare_run(kind: Kind, spec: CellSpec, **config: str) -> tuple[Run, Any, An
     if spec.pretrains:
         seed = spec.seed if spec.pretraining_seed is None else spec.pretraining_seed
         unlabelled = same_world(spec.data, spec.recipe.dataset)
-        checkpoint = pretrain(spec.name, spec.recipe, unlabelled, seed, spec.setup).weights
+        setup = replace(spec.setup, overwrite=False)  # which is about this run alone
+        checkpoint = pretrain(spec.name, spec.recipe, unlabelled, seed, setup).weights
     seed_everything(derive_seed(spec.seed, "model"))
     model = task.model()
     weights = spec.method.initialise(model.backbone, checkpoint)

@@ -145,6 +145,7 @@ def pretrain_required(
             )
         data = same_world(data, recipe.dataset)
     log(f"{name} needs the network of {required}, which is pre-trained first")
+    setup = replace(setup, overwrite=False)  # which is about the method's own run
     return pretrain(required, recipe, data, seed, setup, skip_damaged=skip_damaged).weights
 
 

@@ -4,6 +4,7 @@ import fnmatch
 import io
 import os
 import pickle
+import shutil
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -173,6 +174,9 @@ def remove_checkpoints(folder: Path) -> None:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove hidden files that a killed process left unfinished; requires the run's lock."""
-    for path in folder.glob(".*"):
-        path.unlink(missing_ok=True)
+    """Remove what a killed process left unfinished; requires the run's lock."""
+    for path in folder.glob(".*.part"):
+        if path.is_dir():  # predictions
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)

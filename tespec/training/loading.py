@@ -106,6 +106,7 @@ def load_batches(
             prefetch_factor=PREFETCH if workers else None,
             pin_memory=pin,
             collate_fn=_identity,
+            worker_init_fn=_ignore_signals,
         )
         batches = iter(loader)
     if signal.getsignal(signal.SIGCHLD) != before:
@@ -128,6 +129,12 @@ def load_batches(
         if isinstance(batch, UserError):
             raise batch
         yield batch
+
+
+def _ignore_signals(worker: int) -> None:
+    """Let signals that stop a run reach the main process alone, which saves first."""
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _identity(batch: Any) -> Any:

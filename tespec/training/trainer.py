@@ -317,17 +317,21 @@ class LossModule(nn.Module):
         where = f"{type(self.network).__name__}.loss"
         match returned:
             case (dict(losses), after):
-                loss = losses.get("loss")
+                pass
             case _:
                 what = "does not return losses by name and a state"
                 raise UserError(where, what, 'return {"loss": loss, ...}, state')
-        if loss is None or loss.dim() != 0:
-            what = 'returns no scalar tensor "loss"'
-            raise UserError(where, what, "return the mean over the batch under this name")
+        for name, value in {"loss": None, **losses}.items():
+            if not isinstance(value, Tensor) or value.dim():
+                what = f'returns no scalar tensor "{name}"'
+                raise UserError(where, what, "return the mean over the batch under this name")
         tensors = [leaf for leaf in tree_leaves(after) if isinstance(leaf, Tensor)]
         if any(tensor.requires_grad for tensor in tensors):
             what = "returns a state with gradients"
             raise UserError(where, what, "return detach(state), of tespec.models.backbone")
+        if any(tensor.dim() == 0 for tensor in tensors):
+            what = "returns a state with a tensor without an axis of lanes"
+            raise UserError(where, what, "give it one value for each lane of the batch")
         return losses, after
 
 

@@ -34,6 +34,11 @@ MISTAKES = [
         "pretrain --method moby --data sample --set width=tiny",
         "unknown setting 'width'; use --backbone NAME",
     ),
+    ("pretrain --method tespec --set dataset=a/b", "dataset: 'a/b' is not allowed"),
+    (
+        "pretrain --method tespec --data sample --set objective.decoder.width=3",
+        "unknown setting 'width'; choose from type",
+    ),
     ("run --method tespek --task ddd17", "unknown method; did you mean 'tespec'"),
     ("run --method scratch --task ddd71", "--task ddd71: unknown task; did you mean 'ddd17'?"),
     (

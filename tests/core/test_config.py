@@ -98,6 +98,7 @@ WRONG = [
         "augmentation.zoom_in=[1]",
         "zoom_in: \\[1\\] is not allowed; it should be a list of two values",
     ),
+    ("augmentation.zoom_out=[1.5, 1.2]", "augmentation.zoom_out: 1.5 is above 1.2; swap them"),
     (
         "optimisation.peak_lr=0",
         r"optimisation\.peak_lr: 0 is not allowed; it should be greater than 0",

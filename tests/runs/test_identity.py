@@ -8,9 +8,11 @@ import pytest
 from event_files import change_middle_byte
 from guides import forgotten_afterwards
 from made_records import cell as made_cell
+from made_records import record as made_record
 from short_runs import cell_spec, setup_in
 from twins import copied
 
+from tespec.cli import cells
 from tespec.cli.main import main
 from tespec.comparison.cell import OWN_WEIGHTS, RESULTS_VERSION, recipe_of, start_of
 from tespec.comparison.records import read_records, write_record
@@ -19,10 +21,11 @@ from tespec.core.config import pretraining_settings
 from tespec.core.errors import UserError
 from tespec.core.paths import CONFIGS
 from tespec.pretraining.method import find_method
-from tespec.registry import register_methods, source_files
+from tespec.registry import METHODS, register_methods, source_files
+from tespec.runs import finetune as finetuning
 from tespec.runs import identity, pretrain
 from tespec.runs.data import Data
-from tespec.runs.finetune import prepare_run
+from tespec.runs.finetune import CellSpec, prepare_run
 from tespec.runs.references import label_prior, probe
 from tespec.tasks.base import random_backbone
 from tespec.weights.files import read_recipe, write_weights
@@ -210,12 +213,60 @@ def test_a_module_that_a_plug_in_imports_is_part_of_the_run(tiny_world, tmp_path
     plugin.write_text(PLUGGED.format(folder=str(tmp_path)))
     with forgotten_afterwards():
         register_methods([plugin])
-        files = source_files("tespec_plugin_plugin")
+        files = source_files(METHODS.module_dict["plugged"].__module__)
         assert files == {plugin, helper}
         first = name_of(tiny_world, tmp_path, method="plugged")
         helper.write_text(f"{HELPER}# edited\n")
         assert name_of(tiny_world, tmp_path, method="plugged") != first
     sys.modules.pop("my_distances")
+
+
+def test_files_of_equal_names_are_told_apart(tmp_path):
+    files = [tmp_path / name / "method.py" for name in "ab"]
+    for file in files:
+        file.parent.mkdir()
+        name = file.parent.name
+        file.write_text(PLUGGED.replace('"plugged"', f'"{name}"').format(folder=str(tmp_path)))
+    (tmp_path / "my_distances.py").write_text(HELPER)
+    with forgotten_afterwards(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "path", list(sys.path))
+        register_methods(files)
+        for name, file in zip("ab", files, strict=True):
+            assert file in source_files(METHODS.module_dict[name].__module__)
+    sys.modules.pop("my_distances")
+
+
+def test_a_file_that_is_changed_between_two_seeds_ends_the_command(
+    tiny_world, tmp_path, monkeypatch, capsys
+):
+    """The code in memory is that of the start."""
+    hashes = iter("aab")
+    monkeypatch.setattr(CellSpec, "plugin", property(lambda spec: next(hashes)))
+    computed = []
+    monkeypatch.setattr(
+        cells, "finetune", lambda spec: computed.append(spec.seed) or made_record("scratch")
+    )
+    words = ["--method", "scratch", "--task", "ddd17", "--profile", "smoke", "--seeds", "0", "1"]
+    folders = ["--results", str(tmp_path / "results"), "--runs", str(tmp_path / "runs")]
+    assert main(["run", *words, "--data", str(tiny_world / "ddd17"), *folders]) == 2
+    assert computed == [0]
+    assert "changed since this command started; run it again from seed 1" in capsys.readouterr().err
+
+
+def test_overwriting_a_run_keeps_the_pretraining_that_it_starts_from(
+    tiny_world, tmp_path, monkeypatch
+):
+    setups = []
+
+    def stopped(*given):
+        setups.append(given[-1])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(finetuning, "pretrain", stopped)
+    spec = cell(tiny_world, tmp_path, "tespec", overwrite=True)
+    with pytest.raises(KeyboardInterrupt):
+        prepare_run("evaluation", spec)
+    assert (spec.setup.overwrite, setups[0].overwrite) == (True, False)
 
 
 def test_installed_and_own_modules_are_no_files_of_the_user():

@@ -51,6 +51,7 @@ def test_the_newest_two_stay(tmp_path, saved, remaining):
     with pytest.raises(UserError, match="belongs to a run with different settings; remove it"):
         read_checkpoint(path, "b")
     (tmp_path / ".step-000000002.pt.abc.part").write_bytes(b"of a process that was killed")
+    (tmp_path / ".ab12.part" / "dir1").mkdir(parents=True)  # unfinished predictions
     remove_unfinished(tmp_path)
     assert len(names(tmp_path)) == len(remaining)
     remove_checkpoints(tmp_path)

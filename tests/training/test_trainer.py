@@ -82,7 +82,9 @@ FORMS = [
     (lambda loss: loss, r"Mine\.loss: does not return losses by name and a state"),
     (lambda loss: ({"ce": loss}, None), 'returns no scalar tensor "loss"'),
     (lambda loss: ({"loss": loss.expand(2)}, None), 'returns no scalar tensor "loss"'),
+    (lambda loss: ({"loss": loss, "lr": 0.1}, None), 'returns no scalar tensor "lr"'),
     (lambda loss: ({"loss": loss}, (loss, None)), "returns a state with gradients"),
+    (lambda loss: ({"loss": loss}, loss.detach()), "a state with a tensor without an axis of lan"),
 ]
 
 
