@@ -349,9 +349,12 @@ def run_jobs(
         words = arguments_of(job, finished | new, options)
         return ["-m", "tespec.cli", *words, *folders, *threads]
 
+    # by key, since equal upstreams may have other names: a plan may write out a default
+    started = {job.key: job.name for job in jobs}
+    needs = [started.get(job.upstream.key, "") if job.upstream else "" for job in jobs]
     tasks = [
-        PlannedRun(job.name, partial(arguments, job), job.upstream.name if job.upstream else "")
-        for job in jobs
+        PlannedRun(job.name, partial(arguments, job), need)
+        for job, need in zip(jobs, needs, strict=True)
     ]
     logs = options.runs / "logs" / plan.name
     executor = None

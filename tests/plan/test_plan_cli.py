@@ -209,6 +209,27 @@ def test_options_reach_every_run_and_failures_the_user(tmp_path, monkeypatch, ca
         )
 
 
+def test_runs_wait_for_the_pretraining_they_share_however_the_plan_spells_it(
+    tmp_path, monkeypatch, places
+):
+    file = tmp_path / "mine.yaml"
+    group = "methods: [tespec], tasks: [ddd17], architectures: [feedforward]"
+    spelled = ["evaluations: [frozen]", "set: [pretraining.batch_size=4]", "backbone: swin_micro"]
+    cells = [f"- {{{group}, label_fraction: [0.{i + 1}], {s}}}\n" for i, s in enumerate(spelled)]
+    file.write_text(f"data: sample\nprofile: smoke\ncells:\n{''.join(cells)}")
+    planned = []
+
+    def run_all(tasks, logs, slots, executor):
+        planned.extend((task.name, task.needs) for task in tasks)
+        return {}
+
+    monkeypatch.setattr(plan_cli, "run_all", run_all)
+    assert main(["plan", str(file), *places]) == 0
+    (first, nothing), *others = planned
+    assert (first.split("-")[0], nothing) == ("pretraining", "")
+    assert [needs for _, needs in others] == [first] * 3
+
+
 RUN = [
     "methods: [scratch], evaluations: [full, frozen]",
     "methods: [scratch], label_fraction: [0.5], set: [batch_size=2], evaluations: [frozen]",
