@@ -42,25 +42,19 @@ LOSSES = {
     "loss_masked_zeroed": "with the state zeroed",
     "loss_zero": "of predicting zero",
 }
-# Options of a run that the plan must know, since they determine the result.
-PLANNED_OPTIONS = {
-    "--task",
-    "--method",
-    "--arch",
-    "--profile",
-    "--data",
-    "--sensor",
-    "--split",
-    "--seed",
-    "--seeds",
-    "--backbone",
-    "--checkpoint",
-    "--set",
-    "--label-fraction",
-    "--freeze",
-    "--probe",
-    "--accumulate",
-}
+# Options of a run that neither replace a choice of the plan nor skip the run.
+RUN_OPTIONS = (
+    "--check-data",
+    "--compile",
+    "--deterministic",
+    "--device",
+    "--launcher",
+    "--recompute",
+    "--save-predictions",
+    "--threads",
+    "--track",
+    "--workers",
+)
 
 
 @Parameter(name="*")
@@ -142,8 +136,9 @@ class Options:
             raise UserError("--run-args", str(error), "close the quotation") from error
         for option in (word.partition("=")[0] for word in words):
             refuse(
-                option in PLANNED_OPTIONS,
-                f"--run-args {option} changes results; use the plan's option or field",
+                option.startswith("-") and option not in RUN_OPTIONS,
+                f"--run-args {option} is not one of {', '.join(RUN_OPTIONS)}; choices are the "
+                "plan's options and fields",
             )
 
 
@@ -201,9 +196,10 @@ def plan(
     print_pretrainings([job for job in pretrainings if job.name not in failed], results)
     if plan.show:
         show_table(plan.show, results)
-    count = sum(job.name not in failed for job in jobs)
+    finished, _ = plans.finished_runs(jobs, results)
+    count = sum(job.key in finished for job in jobs)
     print(f"{count} of {len(jobs)} runs done; records: {results / 'runs'}")
-    return 1 if failed or problems else 0
+    return 1 if failed or problems or count < len(jobs) else 0
 
 
 def print_status(jobs: Sequence[Job], done: Sequence[Job]) -> None:
@@ -349,9 +345,12 @@ def run_jobs(
         words = arguments_of(job, finished | new, options)
         return ["-m", "tespec.cli", *words, *folders, *threads]
 
+    # by key, since equal upstreams may have other names: a plan may write out a default
+    started = {job.key: job.name for job in jobs}
+    needs = [started.get(job.upstream.key, "") if job.upstream else "" for job in jobs]
     tasks = [
-        PlannedRun(job.name, partial(arguments, job), job.upstream.name if job.upstream else "")
-        for job in jobs
+        PlannedRun(job.name, partial(arguments, job), need)
+        for job, need in zip(jobs, needs, strict=True)
     ]
     logs = options.runs / "logs" / plan.name
     executor = None

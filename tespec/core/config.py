@@ -1,7 +1,7 @@
 """Resolve settings in layers: configs/ and recipes, then a profile's changes, then the user's."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, reduce
 from pathlib import Path
@@ -147,6 +147,9 @@ def _profile_layers(profile: str, task: str) -> list[Layer]:
     *bases, config = _read("tasks", task)
     layers: list[Layer] = []
     for part in read_profiles(profile):
+        # Also those of the user's own tasks that this run does not read.
+        beside = [file.stem for file in files("profiles")[part.name].parent.glob("*.yaml")]
+        _refuse_unknown(part, "tasks", [*names("tasks"), *beside])
         layers.append((f"profile {part.name}", part.finetuning))
         for base in bases:
             replaced = _not_inherited(config, base)
@@ -170,6 +173,14 @@ def read_profiles(name: str) -> list[Profile]:
     return [build(Profile, facts, f"profile {facts['name']}") for facts in _read("profiles", name)]
 
 
+def _refuse_unknown(profile: Profile, group: str, known: Collection[str]) -> None:
+    """Refuse a profile whose group "tasks", "methods" or "backbones" has a name without effect."""
+    for name in getattr(profile, group):
+        if name not in known:
+            where = f"profile {profile.name}, {group}"
+            raise UserError(where, f"unknown name {name[:100]!r}", suggest(name, known))
+
+
 def _scale(profile: str, network: str) -> dict[str, Any]:
     """Profile and backbone of a run; `network` is a kind of network or a registered backbone."""
     backbone = _backbones(profile).get(network, network)
@@ -181,7 +192,11 @@ def _scale(profile: str, network: str) -> dict[str, Any]:
 
 def _backbones(profile: str) -> dict[str, str]:
     """Backbones of a profile by kind of network."""
-    return {kind: name for part in read_profiles(profile) for kind, name in part.backbones.items()}
+    paper, *_ = _read("profiles", "paper")
+    parts = read_profiles(profile)
+    for part in parts:
+        _refuse_unknown(part, "backbones", paper["backbones"])
+    return {kind: name for part in parts for kind, name in part.backbones.items()}
 
 
 def differences(used: Facts, paper: Facts, unused: Sequence[str] = ()) -> list[str]:
@@ -287,6 +302,8 @@ def cell_layers(
 def pretraining_layers(method: str, profile: str, changes: Sequence[str] = ()) -> list[Layer]:
     """List the layers of a pre-training's settings by recipe, profile and user, in this order.
 
+    A profile's settings for the method override its settings for all; both override its base's.
+
     Args:
         method: registered name.
         profile: name of a profile.
@@ -299,21 +316,22 @@ def pretraining_layers(method: str, profile: str, changes: Sequence[str] = ()) -
         UserError: the profile or a change is unknown or malformed, or a method has no recipe.
     """
     recipe = recipe_of(method).recipe
-    profiles = read_profiles(profile)
     swaps = [change for change in changes if change.startswith("objective=")]
     objective = str(parse_change(swaps[-1])[1]["objective"]) if swaps else method
     loss = as_facts(recipe_of(objective).recipe)["objective"]
     layers: list[Layer] = [
         (f"recipe of {method}", _changeable(recipe)),
         (f"recipe of {objective}", {"objective": {"type": objective, **loss}}),
-        *((f"profile {part.name}", part.pretraining) for part in profiles),
     ]
-    # Settings for a method, in the profile or its base, override the profile's settings for all
-    # methods.
-    for part in profiles:
+    # The data set that a profile sets for all methods is one of recordings, not of images.
+    of_images = recipe.dataset not in names("tasks")
+    for part in read_profiles(profile):
+        _refuse_unknown(part, "methods", pretrained_methods())
         source = f"profile {part.name}, method"
         of_loss = _group(part.methods.get(objective, {}), "objective", f"profile {part.name}")
+        of_all = _without(part.pretraining, "dataset") if of_images else part.pretraining
         layers += [
+            (f"profile {part.name}", of_all),
             (f"{source} {method}", _without(part.methods.get(method, {}), "objective")),
             (f"{source} {objective}", {"objective": of_loss}),
         ]

@@ -26,6 +26,8 @@ from tespec.core.settings import PositiveFraction, PositiveInt, build, suggest
 from tespec.registry import pretrained_methods, register_methods
 
 PREFIX = "pretraining."
+# A control does not take over these settings of its group, which train or load the whole network.
+OF_TUNING = ("optimisation.", "peak_lr_after", "new_stem")
 Some = Field(min_length=1)
 Seeds = Annotated[tuple[NonNegativeInt, ...], Some]
 Names = Annotated[tuple[str, ...], Some]
@@ -385,14 +387,15 @@ def _job(
 def _control(plan: Plan, job: Job) -> Job:
     """Make the job that trains a new head on the backbone of a fine-tuned network."""
     changes = tuple(
-        change for change in job.set if change in plan.set or change.startswith("label_fraction=")
+        change for change in job.set if change in plan.set or not change.startswith(OF_TUNING)
     )
     cell = job.cell
     control = _job(
         plan, "control", "control", cell.task, cell.arch, changes, cell.backbone, True, None
     )
     cell = replace(control.cell, start=cell)
-    return replace(control, cell=cell, seed=job.seed, pretraining=job.seed, upstream=job)
+    pretraining = job.seed if job.pretraining is None else job.pretraining
+    return replace(control, cell=cell, seed=job.seed, pretraining=pretraining, upstream=job)
 
 
 def _data(plan: Plan, dataset: str, *, labelled: bool = True) -> tuple[str, str, str]:

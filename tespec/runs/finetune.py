@@ -262,6 +262,8 @@ def prepare_run(kind: Kind, spec: CellSpec, **config: str) -> tuple[Run, Any, An
     if weights.loaded:
         log(weights.summary())
     start, pretraining = start_of(weights.recipe, weights.sha256, checkpoint)
+    if kind == "control" and weights.recipe[RUN].get("pretraining") is not None:
+        pretraining = weights.recipe[RUN]["pretraining"]  # of the fine-tuned network
     if settings.frozen:
         model.freeze_backbone()
     # Only the splits that affect the result.

@@ -166,6 +166,10 @@ def test_the_backbone_of_a_fine_tuned_network_is_a_control_and_nothing_else(
     code, _, err = call("run", "--reference", "control", *start, *dsec)
     assert (code, "so it is no positive control; give" in err) == (2, True)
     tensors, recipe = read_tensors(weights)
+    start[1] = tmp_path / "pretrained.safetensors"
+    write_weights(start[1], tensors, recipe | {"run": recipe["run"] | {"pretraining": 7}})
+    assert call("run", "--reference", "control", *start, *what, "--seed", 1)[0] == 0
+    assert 7 in {each.pretraining for each in read_records(tmp_path / "results")[0]}
     for name, value in {"frozen": True, "label_fraction": 0.5}.items():
         other = tmp_path / f"{name}.safetensors"
         write_weights(other, tensors, recipe | {name: value})

@@ -1,4 +1,5 @@
 import dataclasses
+from functools import partial
 
 import pydantic
 import pytest
@@ -301,6 +302,32 @@ def test_mistakes_in_a_custom_file_are_named(write_config, kind, text, message):
         )
 
 
+@pytest.mark.parametrize(
+    ("group", "name", "meant"),
+    [("methods", "tespecc", "tespec"), ("tasks", "ddd71", "ddd17"), ("backbones", "swinn", "swin")],
+)
+def test_names_of_a_profile_without_effect_are_refused(write_config, group, name, meant):
+    write_config(f"base: sample\n{group}: {{{name}: {'a' if group == 'backbones' else {}}}}")
+    message = f"profile custom, {group}: unknown name '{name}'; did you mean '{meant}'"
+    resolve = partial(finetuning_settings, "ddd17", "recurrent", "custom")
+    if group == "methods":
+        resolve = partial(pretraining_settings, "cpc", "custom")
+    with pytest.raises(UserError, match=message):
+        resolve()
+
+
+def test_a_profile_sets_the_data_of_methods_that_learn_from_recordings(write_config):
+    write_config("base: paper\npretraining: {dataset: gen1}")
+    found = {name: pretraining_settings(name, "custom").dataset for name in ("tespec", "moby")}
+    assert found == {"tespec": "gen1", "moby": "objects"}
+
+
+def test_a_profile_may_be_for_own_tasks_beside_it(write_config, tmp_path):
+    (tmp_path / "street.yaml").touch()
+    write_config("base: paper\ntasks: {street: {batch_size: 1}}")
+    assert finetuning_settings("ddd17", "recurrent", "custom").profile == "custom"
+
+
 def test_every_pretraining_of_a_comparison_takes_as_many_steps_of_as_many_samples():
     every = [pretraining_settings(recipe, "study") for recipe in pretrained_methods()]
     assert len({settings.optimisation.steps for settings in every}) == 1
@@ -412,11 +439,14 @@ def test_settings_of_a_profile_for_a_method_override_those_for_all(write_config)
     )
     tespec, moby = (pretraining_settings(name, "custom") for name in ("tespec", "moby"))
     sample = pretraining_settings("tespec", "sample")
-    assert (tespec.batch_size, tespec.segments, moby.segments) == (5, sample.segments, 3)
+    assert (tespec.batch_size, tespec.segments, moby.segments) == (5, 3, 3)
     assert (tespec.objective["patch_eps"], tespec.objective["mask"]) == (
         0.5,
         sample.objective["mask"],
     )
+    # the base's settings for a method do not override the profile's for all
+    assert [pretraining_settings(name, "custom").batch_size for name in ("mem", "ecdp")] == [7, 7]
+    assert pretraining_settings("cpc", "custom").segments == 3 < sample.segments
     # the loss is cpc's, the training tespec's
     cpc = pretraining_settings("tespec", "custom", ["objective=cpc"])
     assert (cpc.batch_size, cpc.objective["ahead"]) == (5, 1)

@@ -426,23 +426,33 @@ def test_names_narrow_a_plan(only, chosen):
 
 
 def test_controls_are_new_heads_on_the_fine_tuned_networks_of_a_group():
-    group = CELL | {"methods": ["tespec"], "label_fraction": [0.5], "set": ["batch_size=3"]}
-    every = {"evaluations": ["full", "frozen"], "controls": True}
-    jobs = jobs_of(cells=[group | every], pretrainings={4: [1]}, set=["segments=2"])
+    of_network = ["optimisation.steps=900", "new_stem=true", "window_ms=25", "bins=5"]
+    full = TESPEC | {"label_fraction": [0.5], "set": of_network, "controls": True}
+    frozen = TESPEC | {"evaluations": ["frozen"], "controls": True}
+    jobs = jobs_of(cells=[full, frozen], pretrainings={4: [1]}, set=["segments=2"])
     kinds = [(job.cell.kind, job.cell.frozen) for job in jobs]
     assert kinds == [("evaluation", False), ("control", True), ("evaluation", True)]
     tuned, control, _ = jobs
     assert control.upstream == tuned
-    assert (control.cell.start, control.pretraining) == (tuned.cell, 1)
-    assert (control.cell.label_fraction, control.cell.overrides) == (0.5, {"segments": 2})
+    assert (control.cell.start, control.pretraining) == (tuned.cell, 4)
+    kept = {"segments": 2, "window_ms": 25, "bins": 5}
+    assert (control.cell.label_fraction, control.cell.overrides) == (0.5, kept)
     line = " ".join(command(control, "FILE"))
     assert line == (
-        "run --reference control --task ddd17 --arch recurrent --set segments=2 --set "
-        "label_fraction=0.5 --checkpoint FILE --backbone swin_micro --profile study --seed 1 "
-        "--data sample"
+        "run --reference control --task ddd17 --arch recurrent --set segments=2 --set window_ms=25 "
+        "--set bins=5 --set label_fraction=0.5 --checkpoint FILE --backbone swin_micro "
+        "--profile study --seed 1 --data sample"
     )
     order = [job.cell.kind for job in missing_jobs([control], {}, RUNS)]
     assert order == ["pretraining", "evaluation", "control"]
+
+
+def test_every_fine_tuned_network_has_one_control():
+    cells = [CELL | {"methods": ["scratch", "tespec"], "controls": True}]
+    jobs = jobs_of(cells=cells, pretrainings={0: [0], 1: [0]})
+    networks = [job.key for job in jobs if job.cell.kind == "evaluation"]
+    controls = [job.upstream.key for job in jobs if job.cell.kind == "control"]
+    assert sorted(controls, key=str) == sorted(networks, key=str)
 
 
 @pytest.mark.parametrize("name", names("plans"))

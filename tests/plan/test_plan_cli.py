@@ -121,9 +121,9 @@ MISTAKES = [
     (["demo", "--slurm", "partition=gpu"], "--slurm requires --cluster slurm"),
     (["demo", "--cluster", "slurm", "--gpus", "1"], "with --cluster, use --slurm gpus_per_node=1"),
     (["demo", "--gpus", "0", "1"], "--gpus takes the number of GPUs, as in --gpus 4;"),
-    (
-        ["demo", "--run-args=--workers 2 --label-fraction=0.5"],
-        "--run-args --label-fraction changes results; use the p",
+    *(
+        (["demo", f"--run-args=--workers 2 {option}"], f"--run-args {option.split('=')[0]} is not")
+        for option in ("--label-fraction=0.5", "--dry-run", "--new-stem", "--list", "--overwrite")
     ),
     (["demo", "--run-args='--workers 2"], "--run-args: No closing quotation; close the quotation"),
     (["empty.yaml", "--status"], "plan: has no cells, ablations or references; list some"),
@@ -207,6 +207,28 @@ def test_options_reach_every_run_and_failures_the_user(tmp_path, monkeypatch, ca
         assert words.endswith(
             f" --accumulate 2 --workers 2 --device cuda {' '.join(places)} --threads 1"
         )
+
+
+def test_runs_wait_for_the_pretraining_they_share_however_the_plan_spells_it(
+    tmp_path, monkeypatch, capsys, places
+):
+    file = tmp_path / "mine.yaml"
+    group = "methods: [tespec], tasks: [ddd17], architectures: [feedforward]"
+    spelled = ["evaluations: [frozen]", "set: [pretraining.batch_size=4]", "backbone: swin_micro"]
+    cells = [f"- {{{group}, label_fraction: [0.{i + 1}], {s}}}\n" for i, s in enumerate(spelled)]
+    file.write_text(f"data: sample\nprofile: smoke\ncells:\n{''.join(cells)}")
+    planned = []
+
+    def run_all(tasks, logs, slots, executor):
+        planned.extend((task.name, task.needs) for task in tasks)
+        return {}
+
+    monkeypatch.setattr(plan_cli, "run_all", run_all)
+    assert main(["plan", str(file), *places]) == 1
+    assert "0 of 3 runs done; records:" in capsys.readouterr().out  # none has a record
+    (first, nothing), *others = planned
+    assert (first.split("-")[0], nothing) == ("pretraining", "")
+    assert [needs for _, needs in others] == [first] * 3
 
 
 RUN = [
