@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tespec.core.config import finetuning_settings
-from tespec.core.description import LEVELS, read_description
+from tespec.core.description import FILE, LEVELS, Description, read_description
 from tespec.core.errors import UserError
 from tespec.core.progress import progress
 from tespec.core.settings import (
@@ -189,6 +189,18 @@ class LabelledDataset(ABC):
             for recording in self.recordings(self.split)
             for label in range(len(recording.label_indices))
         ]
+
+    def _open_below(self, folder: Path) -> None:
+        """Take `folder`, at or below the given one, as the folder of the recordings."""
+        inner = read_description(folder)
+        # A sensor's size is read from the nearest description, all else from the given folder.
+        if inner not in (read_description(self.root), Description(sensor=inner.sensor)):
+            raise UserError(
+                folder / FILE,
+                f"would be ignored, since its folder is below the given one, {self.root}",
+                f"give {folder}",
+            )
+        self.root = folder
 
     def _refuse_repeated(self, splits: Mapping[str, Iterable[str]]) -> None:
         first: dict[str, str] = {}

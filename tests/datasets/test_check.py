@@ -1,5 +1,6 @@
 """Result of checking recordings, and the moments and images of a preview."""
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -49,6 +50,25 @@ def test_what_is_wrong_is_told_for_each_recording(tiny_world, tmp_path):
     assert found[2].facts["events_count"] > 0
     assert "labels_count" not in found[2].facts
     assert len(table(found).splitlines()) == 5
+
+
+@pytest.mark.parametrize(("task", "below"), [("ddd17", "data"), ("gen1", "files")])
+def test_no_description_below_the_given_folder_is_ignored(tmp_path, task, below):
+    inner = tmp_path / below
+    for folder in ("dir0", "train"):
+        (inner / folder).mkdir(parents=True)
+    description = inner / "dataset.json"
+    for content in (
+        {"splits": {"train": ["a"], "val": ["b"]}},
+        {"label_rows": 9},
+        {"classes": ["c"]},
+    ):
+        description.write_text(json.dumps(content))
+        remedy = re.escape(f"below the given one, {tmp_path}; give {inner}")
+        with pytest.raises(UserError, match=rf"dataset\.json: would be ignored, .*{remedy}$"):
+            opened(tmp_path, task)
+    description.write_text('{"sensor": {"height": 9, "width": 9}}')  # read for each recording
+    assert opened(tmp_path, task).root == inner
 
 
 def test_recordings_of_different_sizes_are_found_and_not_trained_on(tiny_world, tmp_path):
