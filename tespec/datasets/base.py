@@ -37,6 +37,8 @@ SPLITS = TRAIN, HELD_OUT, TEST = "train", "val", "test"
 UNKNOWN = "unknown"
 # labels this long before the first or after the last event have another clock
 LATEST_US = 1_000_000
+# Labels at most this far apart, whose times would fit the events as ms, are in ms or s.
+CLOSEST_US = 1_000
 
 
 class RecordingFiles(NamedTuple):
@@ -296,15 +298,7 @@ class LabelledDataset(ABC):
                 f"has {facts.height} rows, fewer than the {region.height} rows with labels",
                 "set protocol.rows, or specify the sensor's size in dataset.json",
             )
-        first = facts.t_first - LATEST_US
-        last = facts.t_last + LATEST_US
-        if len(times) and not (first <= times[0] and facts.t_first < times[-1] <= last):
-            raise UserError(
-                f"{files.source.path}, recording {files.name}",
-                f"its labels are at {times[0]} to {times[-1]} us, "
-                f"the events at {facts.t_first} to {facts.t_last}",
-                "copy events and labels again, or convert label times to the events' clock",
-            )
+        self.require_clock(files, times)
         windows, label_indices = label_windows(times, begin, self.window_ms, self.contiguous)
         # a zip archive holds the same masks as the folder that is extracted from it
         tables = [path for path in files.label_files if path.is_file() and path.suffix != ".zip"]
@@ -313,6 +307,28 @@ class LabelledDataset(ABC):
         return LabelledRecording(
             files.name, files.source, region, windows, labels, label_indices, **more
         )
+
+    def require_clock(self, files: RecordingFiles, times: NDArray[np.int64]) -> None:
+        """Refuse labels that have another clock, or another unit of time, than the events.
+
+        Args:
+            files: files of the recording.
+            times: (K,) times of all labels in us, rising.
+        """
+        if not len(times):
+            return
+        facts = files.source.facts
+        first = facts.t_first - LATEST_US
+        last = facts.t_last + LATEST_US
+        is_apart = not (first <= times[0] and facts.t_first < times[-1] <= last)
+        is_dense = len(times) > 1 and np.median(np.diff(times)) <= CLOSEST_US
+        if is_apart or (is_dense and first <= 1000 * times[0] and 1000 * times[-1] <= last):
+            raise UserError(
+                f"{files.source.path}, recording {files.name}",
+                f"its labels are at {times[0]} to {times[-1]} us, "
+                f"the events at {facts.t_first} to {facts.t_last}",
+                "copy events and labels again, or convert label times to the events' clock, in us",
+            )
 
     def open_checked(self, files: RecordingFiles) -> LabelledRecording:
         """Open one recording whose labels are checked as they are read."""
