@@ -1,11 +1,12 @@
 """Events of a recording, packed or not, from which each worker computes histograms."""
 
 import multiprocessing
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cache, cached_property, lru_cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,6 +30,7 @@ from tespec.events.packing import NotWritable, pack, scan
 from tespec.events.readers import Reader
 from tespec.events.readers.hdf5 import COPY_AGAIN, dataset, translate_errors
 from tespec.events.store import HEADER, Facts, header_of, store_of, verify_store
+from tespec.registry import PLUGIN, import_files
 
 RECTIFY_MAP = "rectify_map"
 LOADED = 4  # recordings without a store that stay in memory
@@ -60,9 +62,16 @@ class EventSource:
         events = find_events(self)
         return events if isinstance(events, PackedEvents) else _open(self)
 
-    @cached_property
+    @property
     def facts(self) -> Facts:
         """Sensor size, times and counts of the events; with `scan_only`, by reading them once."""
+        # Until Python 3.12, a `cached_property` would let only one thread at a time read events.
+        if "_facts" not in vars(self):
+            vars(self)["_facts"] = self._read_facts()
+        facts: Facts = vars(self)["_facts"]
+        return facts
+
+    def _read_facts(self) -> Facts:
         events = find_events(self)
         if isinstance(events, PackedEvents):
             return events.facts
@@ -172,7 +181,10 @@ def read_rectification(path: Path, height: int, width: int) -> NDArray[np.int16]
 
 def recording_exists(path: Path) -> bool:
     """Whether a recording, or its packed store, exists."""
-    return path.exists() or (store_of(path) / HEADER).is_file()
+    try:
+        return path.exists() or (store_of(path) / HEADER).is_file()
+    except PermissionError:  # such as in "lost+found", beside the recordings
+        return False
 
 
 def unique_path(paths: Sequence[Path]) -> Path:
@@ -244,8 +256,17 @@ def pack_missing(
         errors: Iterator[UserError | None] = map(partial(_pack, report=report), missing)
         if processes > 1:
             spawn = multiprocessing.get_context("spawn")
-            pool = ProcessPoolExecutor(min(processes, len(missing)), spawn)
-            errors = stack.enter_context(pool).map(_pack, missing)
+            # new processes, which know no format of the user
+            plugins = [
+                Path(str(module.__file__))
+                for name, module in sys.modules.items()
+                if name.startswith(PLUGIN)
+            ]
+            pool = ProcessPoolExecutor(
+                min(processes, len(missing)), spawn, initializer=import_files, initargs=(plugins,)
+            )
+            stack.callback(pool.shutdown, cancel_futures=True)
+            errors = pool.map(_pack, missing)
         for packing, failure in zip(missing, errors, strict=True):
             report(packing.events, packing.source.path.name)
             done += packing.events
