@@ -13,7 +13,16 @@ from twins import copied, opened
 
 from tespec.core.errors import UserError
 from tespec.core.settings import Binning
-from tespec.datasets.check import check, choose, moment, problems, table, windows_at
+from tespec.datasets.check import (
+    Moment,
+    check,
+    choose,
+    draw,
+    moment,
+    problems,
+    table,
+    windows_at,
+)
 from tespec.datasets.folder import ALL, EventFolder
 from tespec.datasets.sources import EventSource
 from tespec.events import open_events
@@ -81,6 +90,14 @@ def test_recordings_of_different_sizes_are_found_and_not_trained_on(tiny_world, 
     assert re.search(what, problem)
     with pytest.raises(UserError, match=what):
         build_task(settings_of(Data(root, "sample"), "gen1", "recurrent"), root)
+
+
+def test_labels_of_other_kinds_are_drawn_by_their_task(tmp_path):
+    drawn = []
+    shown = Moment("a", np.zeros((2, 4, 5), np.uint8), *np.zeros((2, 4, 5)), {"speed": 3.0})
+    path = draw([shown], (), tmp_path, "a", 1, False, lambda axis, label: drawn.append(label))
+    assert drawn == [{"speed": 3.0}]
+    assert path.is_file()
 
 
 @pytest.fixture(scope="module")
