@@ -298,7 +298,8 @@ class LabelledDataset(ABC):
                 f"has {facts.height} rows, fewer than the {region.height} rows with labels",
                 "set protocol.rows, or specify the sensor's size in dataset.json",
             )
-        self.require_clock(files, times)
+        if len(times):
+            self.require_clock(files, times)
         windows, label_indices = label_windows(times, begin, self.window_ms, self.contiguous)
         # a zip archive holds the same masks as the folder that is extracted from it
         tables = [path for path in files.label_files if path.is_file() and path.suffix != ".zip"]
@@ -313,10 +314,8 @@ class LabelledDataset(ABC):
 
         Args:
             files: files of the recording.
-            times: (K,) times of all labels in us, rising.
+            times: (K,) times of the labels in us, rising, at least one.
         """
-        if not len(times):
-            return
         facts = files.source.facts
         first = facts.t_first - LATEST_US
         last = facts.t_last + LATEST_US

@@ -326,12 +326,12 @@ class PropheseeDataset(LabelledDataset):
         self.require_clock(files, stored_times)
         times = choose_frames(boxes.t, self.protocol, start)
         if not len(times):
-            what = f"no label frame from {stored.t[0]} to {stored.t[-1]} us passes the filters"
-            remedy = SKIP
-            if stored.t[-1] < start + FIRST_LABEL_US:
-                what = f"its last box, at {stored.t[-1]} us, is less than 100 ms after the start"
-                remedy = f"convert the times of boxes to the events' clock, in us, or {SKIP}"
-            raise UserError(path, what, remedy)
+            raise UserError(
+                path,
+                f"no label frame from {stored.t[0]} to {stored.t[-1]} us passes the filters",
+                f"convert its times if they are not on the clock of the events, {facts.t_first} to "
+                f"{facts.t_last} us, or {SKIP}",
+            )
         region = downsampled_region(*sensor, self.downsample)
         left_out = len(stored_times) - len(times)
         # most boxes are between frames
