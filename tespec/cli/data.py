@@ -6,6 +6,7 @@ import inspect
 import shutil
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -163,7 +164,13 @@ def prepare(
     sources = [files.source for split in opened.splits for files in opened.files(split)]
     if not any(isinstance(source, EventSource) for source in sources):
         raise UserError(opened.root, "contains histograms, which need no packing", "nothing to do")
-    problems = pack_missing(sources, in_place=True, processes=processes, skip_damaged=skip_damaged)
+    problems = pack_missing(
+        sources,
+        in_place=True,
+        processes=processes,
+        initializer=partial(import_files, options.plugins),
+        skip_damaged=skip_damaged,
+    )
     for problem in problems:
         print(f"skipped: {problem}")
     print(f"packed: {_counted(len(sources) - len(problems), 'recording')}")

@@ -1,7 +1,6 @@
 """Events of a recording, packed or not, from which each worker computes histograms."""
 
 import multiprocessing
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
@@ -30,7 +29,6 @@ from tespec.events.packing import NotWritable, pack, scan
 from tespec.events.readers import Reader
 from tespec.events.readers.hdf5 import COPY_AGAIN, dataset, translate_errors
 from tespec.events.store import HEADER, Facts, header_of, store_of, verify_store
-from tespec.registry import PLUGIN, import_files
 
 RECTIFY_MAP = "rectify_map"
 LOADED = 4  # recordings without a store that stay in memory
@@ -207,6 +205,7 @@ def pack_missing(
     *,
     in_place: bool = False,
     processes: int = 1,
+    initializer: Callable[[], None] | None = None,
     skip_damaged: bool | None = None,
 ) -> list[UserError]:
     """Pack every recording that has no store yet, with one progress bar.
@@ -219,6 +218,7 @@ def pack_missing(
         in_place: write stores next to their recordings instead of into the cache, and replace those
             of other versions.
         processes: number of recordings that are packed concurrently.
+        initializer: called first in each of these processes, such as to import the user's formats.
         skip_damaged: leave out unreadable recordings; None: refuse them, and the user has no such
             option.
 
@@ -256,15 +256,7 @@ def pack_missing(
         errors: Iterator[UserError | None] = map(partial(_pack, report=report), missing)
         if processes > 1:
             spawn = multiprocessing.get_context("spawn")
-            # new processes, which know no format of the user
-            plugins = [
-                Path(str(module.__file__))
-                for name, module in sys.modules.items()
-                if name.startswith(PLUGIN)
-            ]
-            pool = ProcessPoolExecutor(
-                min(processes, len(missing)), spawn, initializer=import_files, initargs=(plugins,)
-            )
+            pool = ProcessPoolExecutor(min(processes, len(missing)), spawn, initializer)
             stack.callback(pool.shutdown, cancel_futures=True)
             errors = pool.map(_pack, missing)
         for packing, failure in zip(missing, errors, strict=True):

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from event_files import assert_same_events, dat, random_events, whole, write_h5
-from guides import forgotten_afterwards
+from guides import follow
 from twins import copied, fingerprint, opened
 
 from tespec.core.errors import UserError
@@ -24,7 +24,6 @@ from tespec.events import open_events, opening
 from tespec.events.files import describe_files
 from tespec.events.readers.dat import write_dat
 from tespec.events.store import PACK_AGAIN, header_of, store_of, verify_store
-from tespec.registry import import_files
 
 
 def recording(path, count=20_000, seed=0):
@@ -143,18 +142,17 @@ def test_formats_of_the_user_are_known_to_every_process(tmp_path, monkeypatch):
     class NewProcess(ThreadPoolExecutor):
         """One worker which, like a new process, knows no format of the user."""
 
-        def __init__(self, workers, context, **how):
+        def __init__(self, workers, context, initializer):
             del opening.FORMATS[0]
-            super().__init__(1, **how)
+            super().__init__(1, initializer=initializer)
 
     monkeypatch.setattr(sources, "ProcessPoolExecutor", NewProcess)
-    paths = [tmp_path / "a.mine", tmp_path / "b.mine"]
-    for path in paths:
-        path.write_bytes(path.name.encode())
-    with forgotten_afterwards():
-        import_files([program])
-        pack_missing(map(EventSource, paths), in_place=True, processes=2)
-    assert all(store_of(path).is_dir() for path in paths)
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for name in ("a.mine", "b.mine"):
+        (folder / name).write_text(name)
+    command = f"python benchmarks/data.py prepare recordings {folder} --processes 2"
+    assert "packed: 2 recordings" in follow(command, tmp_path, "--import", str(program))[0]
 
 
 def test_a_damaged_recording_stops_several_processes(tmp_path, monkeypatch):
@@ -162,7 +160,7 @@ def test_a_damaged_recording_stops_several_processes(tmp_path, monkeypatch):
     started, is_over = [], Event()
 
     class Pool(ThreadPoolExecutor):
-        def __init__(self, workers, context, **how):
+        def __init__(self, workers, context, initializer):
             super().__init__(workers)
 
         def shutdown(self, wait=True, *, cancel_futures=False):
