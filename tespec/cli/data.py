@@ -6,6 +6,7 @@ import inspect
 import shutil
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,12 +16,12 @@ from cyclopts.types import PositiveFloat
 from tespec.cli.main import FOLDER, MISTAKE, PICTURES, examples, new_app, output, refuse
 from tespec.cli.options import Plugins, SettingOptions, Words, read_config
 from tespec.core.errors import UserError
-from tespec.core.settings import parse_size
+from tespec.core.settings import RecordingSettings, parse_size
 from tespec.registry import DATASETS, find_registered, import_files
 from tespec.runs.setup import PositiveInt
 
 if TYPE_CHECKING:
-    from tespec.core.settings import Rule
+    from tespec.core.settings import Finetuning
     from tespec.datasets.base import LabelledDataset
 
 # instead of a data set: recordings in any supported format, without labels
@@ -45,7 +46,7 @@ class DatasetOptions:
     settings: SettingOptions = SettingOptions()
     plugins: Plugins = ()
 
-    def open(self, name: str, path: Path) -> tuple[LabelledDataset, Rule]:
+    def open(self, name: str, path: Path) -> tuple[LabelledDataset, Finetuning | None]:
         """Open a data set.
 
         Args:
@@ -53,7 +54,7 @@ class DatasetOptions:
             path: its folder, or a recording.
 
         Returns:
-            The data set and its binning rule.
+            The data set and the settings of its task; recordings have none.
         """
         import_files(self.plugins)
         sensor = self.settings.sensor
@@ -64,7 +65,7 @@ class DatasetOptions:
                 bool(self.settings.changes),
                 f"--set changes settings of a data set, but {RECORDINGS} have none",
             )
-            return EventFolder(path, parse_size(sensor) if sensor else None), "edges"
+            return EventFolder(path, parse_size(sensor) if sensor else None), None
         from tespec.runs.data import find_data, settings_of
         from tespec.tasks import import_tasks
         from tespec.tasks.base import open_dataset
@@ -73,7 +74,7 @@ class DatasetOptions:
         task = str(read_config("tasks", name))
         data = find_data(task, path).generate()
         settings = settings_of(data, task, "recurrent", None, self.settings.all_changes)
-        return open_dataset(settings, data.root), settings.rule
+        return open_dataset(settings, data.root), settings
 
 
 @app.command(
@@ -163,7 +164,13 @@ def prepare(
     sources = [files.source for split in opened.splits for files in opened.files(split)]
     if not any(isinstance(source, EventSource) for source in sources):
         raise UserError(opened.root, "contains histograms, which need no packing", "nothing to do")
-    problems = pack_missing(sources, in_place=True, processes=processes, skip_damaged=skip_damaged)
+    problems = pack_missing(
+        sources,
+        in_place=True,
+        processes=processes,
+        initializer=partial(import_files, options.plugins),
+        skip_damaged=skip_damaged,
+    )
     for problem in problems:
         print(f"skipped: {problem}")
     print(f"packed: {_counted(len(sources) - len(problems), 'recording')}")
@@ -202,9 +209,14 @@ def preview(
     options: DatasetOptions = DatasetOptions(),
 ) -> None:
     """Draw events, histogram, intensity and labels at a few moments."""
-    opened, rule = options.open(dataset, path)
+    opened, settings = options.open(dataset, path)
     from tespec.datasets.check import choose, draw, moment, windows_at
     from tespec.datasets.folder import ALL
+    from tespec.pictures import draw_label
+    from tespec.tasks import find_task
+
+    rule = settings.rule if settings else RecordingSettings.rule
+    draw_one = find_task(settings).draw if settings else draw_label
 
     recordings = opened.recordings(ALL if dataset == RECORDINGS else split)
     first = recordings[0]
@@ -214,7 +226,7 @@ def preview(
         windows = choose(recordings, count, rule)
     moments = [moment(recording, window, rule, norm_events) for recording, window in windows]
     name = f"preview-{Path(dataset).stem}"
-    print(f"written: {draw(moments, opened.classes, out, name, norm_events, high_pass)}")
+    print(f"written: {draw(moments, opened.classes, out, name, norm_events, high_pass, draw_one)}")
 
 
 @app.command(help_epilogue=examples("data cache", "data cache --empty"))

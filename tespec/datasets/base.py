@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tespec.core.config import finetuning_settings
-from tespec.core.description import LEVELS, read_description
+from tespec.core.description import FILE, LEVELS, Description, read_description
 from tespec.core.errors import UserError
 from tespec.core.progress import progress
 from tespec.core.settings import (
@@ -37,6 +37,8 @@ SPLITS = TRAIN, HELD_OUT, TEST = "train", "val", "test"
 UNKNOWN = "unknown"
 # labels this long before the first or after the last event have another clock
 LATEST_US = 1_000_000
+# Labels at most this far apart, whose times would fit the events as ms, are in ms or s.
+CLOSEST_US = 1_000
 
 
 class RecordingFiles(NamedTuple):
@@ -190,6 +192,18 @@ class LabelledDataset(ABC):
             for label in range(len(recording.label_indices))
         ]
 
+    def _open_below(self, folder: Path) -> None:
+        """Take `folder`, at or below the given one, as the folder of the recordings."""
+        inner = read_description(folder)
+        # A sensor's size is read from the nearest description, all else from the given folder.
+        if inner not in (read_description(self.root), Description(sensor=inner.sensor)):
+            raise UserError(
+                folder / FILE,
+                f"would be ignored, since its folder is below the given one, {self.root}",
+                f"give {folder}",
+            )
+        self.root = folder
+
     def _refuse_repeated(self, splits: Mapping[str, Iterable[str]]) -> None:
         first: dict[str, str] = {}
         listed = ((split, name) for split, names in splits.items() for name in names)
@@ -284,15 +298,8 @@ class LabelledDataset(ABC):
                 f"has {facts.height} rows, fewer than the {region.height} rows with labels",
                 "set protocol.rows, or specify the sensor's size in dataset.json",
             )
-        first = facts.t_first - LATEST_US
-        last = facts.t_last + LATEST_US
-        if len(times) and not (first <= times[0] and facts.t_first < times[-1] <= last):
-            raise UserError(
-                f"{files.source.path}, recording {files.name}",
-                f"its labels are at {times[0]} to {times[-1]} us, "
-                f"the events at {facts.t_first} to {facts.t_last}",
-                "copy events and labels again, or convert label times to the events' clock",
-            )
+        if len(times):
+            self.require_clock(files, times)
         windows, label_indices = label_windows(times, begin, self.window_ms, self.contiguous)
         # a zip archive holds the same masks as the folder that is extracted from it
         tables = [path for path in files.label_files if path.is_file() and path.suffix != ".zip"]
@@ -301,6 +308,26 @@ class LabelledDataset(ABC):
         return LabelledRecording(
             files.name, files.source, region, windows, labels, label_indices, **more
         )
+
+    def require_clock(self, files: RecordingFiles, times: NDArray[np.int64]) -> None:
+        """Refuse labels that have another clock, or another unit of time, than the events.
+
+        Args:
+            files: files of the recording.
+            times: (K,) times of the labels in us, rising, at least one.
+        """
+        facts = files.source.facts
+        first = facts.t_first - LATEST_US
+        last = facts.t_last + LATEST_US
+        is_apart = not (first <= times[0] and facts.t_first < times[-1] <= last)
+        is_dense = len(times) > 1 and np.median(np.diff(times)) <= CLOSEST_US
+        if is_apart or (is_dense and first <= 1000 * times[0] and 1000 * times[-1] <= last):
+            raise UserError(
+                f"{files.source.path}, recording {files.name}",
+                f"its labels are at {times[0]} to {times[-1]} us, "
+                f"the events at {facts.t_first} to {facts.t_last}",
+                "copy events and labels again, or convert label times to the events' clock, in us",
+            )
 
     def open_checked(self, files: RecordingFiles) -> LabelledRecording:
         """Open one recording whose labels are checked as they are read."""

@@ -1,6 +1,6 @@
 """Check a data set: contents and problems of each recording, and a preview of some windows."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import torch
 from matplotlib.axes import Axes
+from matplotlib.image import AxesImage
 from numpy.typing import NDArray
 
 from tespec import pictures
@@ -322,6 +323,7 @@ def draw(
     name: str,
     norm_events: float,
     high_pass: bool,
+    draw_label: Callable[[Axes, Any], AxesImage | None],
 ) -> Path:
     """Save a picture of moments, one row each: events, histogram, intensity, and labels if any.
 
@@ -332,6 +334,7 @@ def draw(
         name: of the file in the folder.
         norm_events: N of Eq. 7, for the title of its column.
         high_pass: whether to draw the intensity of Eq. 6 instead of the histogram.
+        draw_label: draws a label, see `tespec.tasks.base.Task.draw`.
 
     Returns:
         The written file.
@@ -360,19 +363,22 @@ def draw(
             pictures.show_counts(axes[1], moment.histogram)
         pictures.show_grey(axes[2], moment.intensity)
         if labels:
-            _show_label(axes[3], moment)
+            _show_label(axes[3], moment, draw_label)
     return pictures.save_figure_as(figure, out, name, dpi=80)
 
 
-def _show_label(axis: Axes, moment: Moment) -> None:
+def _show_label(
+    axis: Axes, moment: Moment, draw_label: Callable[[Axes, Any], AxesImage | None]
+) -> None:
     """Draw a label over the events, which lie as a dark veil over masks and depth."""
     pictures.show_faded(axis, moment.histogram)
     if moment.label is None:
         return
-    image = pictures.draw_label(axis, moment.label)
-    if image is not None and pictures.known(moment.label).any():
+    image = draw_label(axis, moment.label)
+    is_map = isinstance(moment.label, np.ndarray) and moment.label.ndim == 2
+    if image is not None and (not is_map or pictures.known(moment.label).any()):
         pictures.add_bar(axis, image, str(image.get_label()))
-    if isinstance(moment.label, np.ndarray):
+    if is_map:
         veil = np.zeros((*moment.intensity.shape, 4), np.float32)
         veil[..., 3] = VEIL * moment.histogram.any(axis=0)
         axis.imshow(veil, interpolation="nearest")

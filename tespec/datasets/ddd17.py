@@ -90,9 +90,9 @@ class Ddd17(LabelledDataset):
     protocol: Ddd17Protocol
 
     def __init__(self, root: Path | str, split: str = TRAIN, **options: Any) -> None:
-        if not any(Path(root).glob("dir*")) and Path(root, "data").is_dir():
-            root = Path(root, "data")
         super().__init__(root, split, **options)
+        if not any(self.root.glob("dir*")) and (self.root / "data").is_dir():
+            self._open_below(self.root / "data")
 
     def find(self, split: str, name: str) -> RecordingFiles:
         # Some loaders read <root>/train/dir0 and <root>/test/dir1; the names decide on the split,

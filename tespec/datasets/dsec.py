@@ -175,4 +175,5 @@ class Dsec(LabelledDataset):
             MaskFiles(masks, names[selected]),
             times,
             begin=int(times[0]) - spacing,
+            left_out=len(names) - len(times),
         )

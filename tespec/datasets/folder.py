@@ -396,7 +396,7 @@ def split_train_val(
 
 def name_hash(name: str) -> bytes:
     """Hash a name, for a random order that depends only on the names."""
-    return hashlib.sha256(name.encode()).digest()
+    return hashlib.sha256(name.encode(errors="surrogateescape")).digest()
 
 
 def _split_in_time(recording: Recording) -> tuple[Recording, Recording]:

@@ -266,7 +266,10 @@ def held_out_batch(
         views: see `ImageBatches`.
     """
     return _stack_views(
-        folder, paths, views, [[*b"held out", *path.name.encode()] for path in paths]
+        folder,
+        paths,
+        views,
+        [[*b"held out", *path.name.encode(errors="surrogateescape")] for path in paths],
     )
 
 

@@ -121,6 +121,8 @@ def _archive(path: Path, process: int) -> zipfile.ZipFile:
     """Open an archive once per process, since forked workers would share its file position."""
     try:
         return zipfile.ZipFile(regular_file(path))
+    except FileNotFoundError as error:
+        raise UserError(path, "no such folder or zip archive", "copy the masks there") from error
     except DAMAGED_ZIP as error:
         raise UserError(path, "not a readable zip archive", COPY_AGAIN) from error
 

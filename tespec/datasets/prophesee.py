@@ -101,6 +101,12 @@ def raw_boxes(stored: NDArray[Any], path: Path, known_classes: int) -> RawBoxes:
     ):
         if invalid.any():
             raise UserError(path, f"box {int(np.argmax(invalid))} has {what}", COPY_AGAIN)
+    if xywh.max() <= 1:
+        raise UserError(
+            path,
+            "holds fractions of the image: no position or size of a box is above 1",
+            "multiply them by the sensor's width and height in px",
+        )
     corners = np.concatenate([xywh[:, :2], xywh[:, :2] + xywh[:, 2:]], axis=1)
     return RawBoxes(t, corners, label)
 
@@ -205,7 +211,8 @@ class BoxLabels:
 def recordings_in(folder: Path) -> dict[str, Path]:
     """Find the event file or archive folder of each recording of a split, sorted by name."""
     recordings: dict[str, Path] = {}
-    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+    # macOS adds "._" twins
+    for path in sorted(folder.glob("[!.]*")) if folder.is_dir() else ():
         file = path.with_name(path.name.removesuffix(STORE))
         ending = event_ending(file)
         if ending or (path / REPRESENTATIONS).is_dir() or (path / LABELS).is_file():
@@ -244,7 +251,7 @@ class PropheseeDataset(LabelledDataset):
                 f"has no train, val or test folder{count}",
                 "give the folder that contains them",
             )
-        self.root = folders[0]
+        self._open_below(folders[0])
         self.folders = {}
         for split in self.splits:
             paths = [path for name, path in split_folders(self.root) if name == split]
@@ -278,7 +285,7 @@ class PropheseeDataset(LabelledDataset):
         folder = self.folders[split]
         if names == ALL_RECORDINGS:
             names = tuple(self._paths.get(split, ()))
-            for path in sorted(folder.glob(f"*{BOX_FILE}")):
+            for path in sorted(folder.glob(f"[!.]*{BOX_FILE}")):
                 if path.name.removesuffix(BOX_FILE) not in (*names, *self.protocol.skip):
                     raise UserError(
                         path,
@@ -315,15 +322,18 @@ class PropheseeDataset(LabelledDataset):
         stored = raw_boxes(load_array(path), path, self.known_classes)
         boxes = choose_boxes(stored, self.protocol, count, sensor, files.split == TRAIN)
         start = start_of(facts.t_first)
+        stored_times = np.unique(stored.t)
+        self.require_clock(files, stored_times)
         times = choose_frames(boxes.t, self.protocol, start)
         if not len(times):
             raise UserError(
                 path,
                 f"no label frame from {stored.t[0]} to {stored.t[-1]} us passes the filters",
-                SKIP,
+                f"convert its times if they are not on the clock of the events, {facts.t_first} to "
+                f"{facts.t_last} us, or {SKIP}",
             )
         region = downsampled_region(*sensor, self.downsample)
-        left_out = len(np.unique(stored.t)) - len(times)
+        left_out = len(stored_times) - len(times)
         # most boxes are between frames
         boxes = boxes.keep(np.isin(boxes.t, times)).downsampled(region.factor, sensor)
         return self.labelled_recording(

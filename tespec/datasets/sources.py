@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cache, cached_property, lru_cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -60,9 +60,16 @@ class EventSource:
         events = find_events(self)
         return events if isinstance(events, PackedEvents) else _open(self)
 
-    @cached_property
+    @property
     def facts(self) -> Facts:
         """Sensor size, times and counts of the events; with `scan_only`, by reading them once."""
+        # Until Python 3.12, a `cached_property` would let only one thread at a time read events.
+        if "_facts" not in vars(self):
+            vars(self)["_facts"] = self._read_facts()
+        facts: Facts = vars(self)["_facts"]
+        return facts
+
+    def _read_facts(self) -> Facts:
         events = find_events(self)
         if isinstance(events, PackedEvents):
             return events.facts
@@ -172,7 +179,10 @@ def read_rectification(path: Path, height: int, width: int) -> NDArray[np.int16]
 
 def recording_exists(path: Path) -> bool:
     """Whether a recording, or its packed store, exists."""
-    return path.exists() or (store_of(path) / HEADER).is_file()
+    try:
+        return path.exists() or (store_of(path) / HEADER).is_file()
+    except PermissionError:  # such as in "lost+found", beside the recordings
+        return False
 
 
 def unique_path(paths: Sequence[Path]) -> Path:
@@ -195,6 +205,7 @@ def pack_missing(
     *,
     in_place: bool = False,
     processes: int = 1,
+    initializer: Callable[[], None] | None = None,
     skip_damaged: bool | None = None,
 ) -> list[UserError]:
     """Pack every recording that has no store yet, with one progress bar.
@@ -207,6 +218,7 @@ def pack_missing(
         in_place: write stores next to their recordings instead of into the cache, and replace those
             of other versions.
         processes: number of recordings that are packed concurrently.
+        initializer: called first in each of these processes, such as to import the user's formats.
         skip_damaged: leave out unreadable recordings; None: refuse them, and the user has no such
             option.
 
@@ -244,8 +256,9 @@ def pack_missing(
         errors: Iterator[UserError | None] = map(partial(_pack, report=report), missing)
         if processes > 1:
             spawn = multiprocessing.get_context("spawn")
-            pool = ProcessPoolExecutor(min(processes, len(missing)), spawn)
-            errors = stack.enter_context(pool).map(_pack, missing)
+            pool = ProcessPoolExecutor(min(processes, len(missing)), spawn, initializer)
+            stack.callback(pool.shutdown, cancel_futures=True)
+            errors = pool.map(_pack, missing)
         for packing, failure in zip(missing, errors, strict=True):
             report(packing.events, packing.source.path.name)
             done += packing.events

@@ -13,14 +13,17 @@ SAMPLED = 1 << 16  # bytes hashed at the start and at the end of a file
 
 
 def files_of(path: Path) -> tuple[Path, ...]:
-    """Return the files of a recording: itself, the two of a DDD17 folder, or all in a folder."""
+    """Return the files of a recording: itself, the two of a DDD17 folder, or all in a folder.
+
+    Hidden ones are not its own: macOS adds some, and packing a lock.
+    """
     if path.is_file():
         return (path,)
     if not path.is_dir():
         raise UserError(path, "no such file or folder", "give the original recording")
     if (path / ddd17.EVENTS).is_file():
         return tuple(path / name for name in (ddd17.EVENTS, ddd17.TIMES) if (path / name).is_file())
-    return tuple(sorted(entry for entry in path.iterdir() if entry.is_file()))
+    return tuple(sorted(entry for entry in path.glob("[!.]*") if entry.is_file()))
 
 
 def has_original_files(path: Path) -> bool:

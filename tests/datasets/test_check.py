@@ -1,5 +1,6 @@
 """Result of checking recordings, and the moments and images of a preview."""
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -12,7 +13,16 @@ from twins import copied, opened
 
 from tespec.core.errors import UserError
 from tespec.core.settings import Binning
-from tespec.datasets.check import check, choose, moment, problems, table, windows_at
+from tespec.datasets.check import (
+    Moment,
+    check,
+    choose,
+    draw,
+    moment,
+    problems,
+    table,
+    windows_at,
+)
 from tespec.datasets.folder import ALL, EventFolder
 from tespec.datasets.sources import EventSource
 from tespec.events import open_events
@@ -51,6 +61,25 @@ def test_what_is_wrong_is_told_for_each_recording(tiny_world, tmp_path):
     assert len(table(found).splitlines()) == 5
 
 
+@pytest.mark.parametrize(("task", "below"), [("ddd17", "data"), ("gen1", "files")])
+def test_no_description_below_the_given_folder_is_ignored(tmp_path, task, below):
+    inner = tmp_path / below
+    for folder in ("dir0", "train"):
+        (inner / folder).mkdir(parents=True)
+    description = inner / "dataset.json"
+    for content in (
+        {"splits": {"train": ["a"], "val": ["b"]}},
+        {"label_rows": 9},
+        {"classes": ["c"]},
+    ):
+        description.write_text(json.dumps(content))
+        remedy = re.escape(f"below the given one, {tmp_path}; give {inner}")
+        with pytest.raises(UserError, match=rf"dataset\.json: would be ignored, .*{remedy}$"):
+            opened(tmp_path, task)
+    description.write_text('{"sensor": {"height": 9, "width": 9}}')  # read for each recording
+    assert opened(tmp_path, task).root == inner
+
+
 def test_recordings_of_different_sizes_are_found_and_not_trained_on(tiny_world, tmp_path):
     root = copied(tiny_world, tmp_path, "gen1")
     path = min(root.glob("train/*.dat"))
@@ -61,6 +90,14 @@ def test_recordings_of_different_sizes_are_found_and_not_trained_on(tiny_world, 
     assert re.search(what, problem)
     with pytest.raises(UserError, match=what):
         build_task(settings_of(Data(root, "sample"), "gen1", "recurrent"), root)
+
+
+def test_labels_of_other_kinds_are_drawn_by_their_task(tmp_path):
+    drawn = []
+    shown = Moment("a", np.zeros((2, 4, 5), np.uint8), *np.zeros((2, 4, 5)), {"speed": 3.0})
+    path = draw([shown], (), tmp_path, "a", 1, False, lambda axis, label: drawn.append(label))
+    assert drawn == [{"speed": 3.0}]
+    assert path.is_file()
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """Reading specific to DSEC and MVSEC; `tests/twins` checks that all layouts read alike."""
 
+import os
 import shutil
 
 import h5py
@@ -55,6 +56,22 @@ def test_a_label_has_the_events_since_the_one_before_or_of_a_window_of_its_own(t
     np.testing.assert_array_equal(every.windows[1:, 0], every.windows[:-1, 1])
     np.testing.assert_array_equal(some.label_times, every.label_times[6::2])
     np.testing.assert_array_equal(alone.label_times, every.label_times)
+    assert every.left_out == 0
+    assert some.left_out == len(every.labels) - len(some.labels) > 0
+
+
+def test_a_folder_without_permission_holds_no_recording(tiny_world, tmp_path, monkeypatch):
+    root = shutil.copytree(tiny_world / "mvsec", tmp_path / "mvsec")
+    (root / "lost+found").mkdir()
+    stat = os.stat
+
+    def refuse(path, *args, **how):
+        if "lost+found/" in str(path):
+            raise PermissionError(13, "Permission denied", str(path))
+        return stat(path, *args, **how)
+
+    monkeypatch.setattr(os, "stat", refuse)
+    assert [files.name for files in opened(root, "mvsec").files("train")] == ["outdoor_day2"]
 
 
 def test_depth_has_its_own_clock(tiny_world):

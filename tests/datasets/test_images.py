@@ -262,3 +262,10 @@ def test_images_of_every_mode_keep_their_grey(tmp_path, mode, colour, grey):
     image.save(tmp_path / "a.png")
     assert read_image(tmp_path / "a.png", 1).getpixel((1, 1)) == grey
     assert read_image(tmp_path / "a.png", 3).getpixel((0, 0)) == (grey,) * 3
+
+
+def test_names_need_not_be_utf_8(tmp_path):
+    for number in range(4):
+        Image.new("RGB", (8, 8)).save(tmp_path / os.fsdecode(b"\xff%d.png" % number))
+    folder = open_images(tmp_path)
+    assert held_out_batch(folder, folder.held_out, [v2.PILToTensor()])["views"].shape[0] == 1

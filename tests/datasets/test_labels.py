@@ -21,6 +21,7 @@ from tespec.datasets.labels import (
     MASK,
     MaskFiles,
     ego_speed_at,
+    mask_names,
     read_label_times,
     with_checks,
 )
@@ -36,6 +37,12 @@ def open_masks(place):
 
 
 GREY, RGB, PALETTE, GREY_ALPHA, RGB_ALPHA = 0, 2, 3, 4, 6
+
+
+@pytest.mark.parametrize("name", ["masks", "masks.zip"])
+def test_masks_that_are_missing_are_not_called_damaged(tmp_path, name):
+    with pytest.raises(UserError, match=rf"{name}: no such folder or zip archive; copy the masks"):
+        mask_names(tmp_path / name)
 
 
 @pytest.mark.parametrize(

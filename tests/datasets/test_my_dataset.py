@@ -103,6 +103,16 @@ def test_labels_are_those_on_disk_and_trained_on_and_scored(drives, settings):
     assert set(task.evaluate(model, batch["histograms"].device).overall().metrics()) >= {"miou"}
 
 
+def test_times_in_ms_are_refused(drives, settings, tmp_path):
+    root = shutil.copytree(drives, tmp_path / "drives")
+    stamps = root / "test" / "canal" / "times.txt"
+    times = [int(line) // 1000 for line in stamps.read_text().split()]
+    stamps.write_text("\n".join(map(str, times)))
+    what = rf"its labels are at {times[0]} to {times[-1]} us, the events at .* clock, in us"
+    with pytest.raises(UserError, match=what):
+        open_dataset(settings, root).recordings("test")
+
+
 @pytest.mark.usefixtures("settings")
 def test_it_opens_by_itself_with_the_classes_of_its_config(drives):
     kind = find_registered(DATASETS, "Drives", "dataset")

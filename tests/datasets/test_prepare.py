@@ -3,12 +3,15 @@ by size.
 """
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from threading import Barrier, Event
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from event_files import assert_same_events, dat, random_events, whole, write_h5
+from guides import follow
 from twins import copied, fingerprint, opened
 
 from tespec.core.errors import UserError
@@ -17,7 +20,8 @@ from tespec.datasets import sources
 from tespec.datasets.check import check, problems
 from tespec.datasets.folder import EventFolder, split_train_val
 from tespec.datasets.sources import EventSource, pack_missing
-from tespec.events import open_events
+from tespec.events import open_events, opening
+from tespec.events.files import describe_files
 from tespec.events.readers.dat import write_dat
 from tespec.events.store import PACK_AGAIN, header_of, store_of, verify_store
 
@@ -117,6 +121,85 @@ def test_damaged_folders_of_ddd17_are_skipped_and_stores_that_cannot_be_written_
     (second / ".events.store.unfinished").touch()
     with pytest.raises(UserError, match="cannot be written to"):
         pack(skip_damaged=True)
+
+
+def test_formats_of_the_user_are_known_to_every_process(tmp_path, monkeypatch):
+    program = tmp_path / "my_format.py"
+    program.write_text(
+        "import sys\n"
+        "import numpy as np\n"
+        "from tespec.events import Events, opening\n"
+        "from tespec.events.readers import Reader\n"
+        "def reads(path):\n"
+        "    return path.suffix == '.mine'\n"
+        "def open_recording(path, sensor, default):\n"
+        "    events = Events(*np.arange(12).reshape(4, 3) % 2)\n"
+        "    return Reader(path, 4, 5, 3, lambda: iter([events]))\n"
+        "opening.FORMATS.insert(0, sys.modules[__name__])\n"
+    )
+    monkeypatch.setattr(opening, "FORMATS", [*opening.FORMATS])
+
+    class NewProcess(ThreadPoolExecutor):
+        """One worker which, like a new process, knows no format of the user."""
+
+        def __init__(self, workers, context, initializer):
+            del opening.FORMATS[0]
+            super().__init__(1, initializer=initializer)
+
+    monkeypatch.setattr(sources, "ProcessPoolExecutor", NewProcess)
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for name in ("a.mine", "b.mine"):
+        (folder / name).write_text(name)
+    command = f"python benchmarks/data.py prepare recordings {folder} --processes 2"
+    assert "packed: 2 recordings" in follow(command, tmp_path, "--import", str(program))[0]
+
+
+def test_a_damaged_recording_stops_several_processes(tmp_path, monkeypatch):
+    paths = [recording(tmp_path / f"{number}.dat", 2000) for number in range(8)]
+    started, is_over = [], Event()
+
+    class Pool(ThreadPoolExecutor):
+        def __init__(self, workers, context, initializer):
+            super().__init__(workers)
+
+        def shutdown(self, wait=True, *, cancel_futures=False):
+            super().shutdown(wait=False, cancel_futures=cancel_futures)
+            is_over.set()
+            super().shutdown(wait=True)
+
+    def pack(packing):
+        started.append(packing.source.path)
+        if packing.source.path == paths[0]:
+            return UserError(paths[0], "is damaged", "copy it again")
+        return None if is_over.wait(60) else UserError("pool", "was not shut down", "-")
+
+    monkeypatch.setattr(sources, "ProcessPoolExecutor", Pool)
+    monkeypatch.setattr(sources, "_pack", pack)
+    with pytest.raises(UserError, match="is damaged"):
+        pack_missing(map(EventSource, paths), in_place=True, processes=2)
+    assert len(started) <= 3
+
+
+def test_recordings_are_read_by_several_threads_at_once(tmp_path, monkeypatch):
+    meeting = Barrier(2, timeout=20)
+    monkeypatch.setattr(sources, "scan", lambda reader: (meeting.wait(), reader.path)[1])
+    paths = [recording(tmp_path / f"{number}.dat", 2000) for number in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        scans = [EventSource(path, scan_only=True) for path in paths]
+        assert list(pool.map(lambda source: source.facts, scans)) == paths
+    assert [source.facts for source in scans] == paths  # not read again
+
+
+def test_a_bag_is_the_same_with_the_lock_of_its_store(tmp_path):
+    bag = tmp_path / "bag"
+    bag.mkdir()
+    for name in ("metadata.yaml", "bag_0.db3"):
+        (bag / name).write_text(name)
+    before = describe_files(bag)
+    for name in (".events.store.lock", "._bag_0.db3", ".DS_Store"):
+        (bag / name).touch()
+    assert describe_files(bag) == before
 
 
 def test_a_store_of_another_version_is_refused_and_replaced(tmp_path):

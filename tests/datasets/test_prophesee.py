@@ -256,6 +256,56 @@ def test_a_clock_that_starts_late_changes_nothing_but_the_times(root, tmp_path_f
     assert seen == TIMES[1:]
 
 
+@pytest.mark.parametrize(
+    ("times", "message"),
+    [
+        (range(100_000, 20_000_000, 250_000), r"labels are at 100000 to 19850000 us, the events "),
+        (range(4_100_000, 5_000_000, 250_000), r"labels are at 4100000 to 4850000 us, the events "),
+        (range(5_000, 25_001, 250), r"labels are at 5000 to 25000 us, the events at 5000000 to "),
+        ([5_000_000, 5_050_000], r"no label frame from 5000000 to 5050000 us passes the filters"),
+    ],
+    ids=["from 0 on", "before the events", "ms", "too early"],
+)
+def test_boxes_on_another_clock_are_refused(tmp_path, times, message):
+    times = list(times)
+    write_recording(
+        tmp_path / "test", "a", frames_at(times), start=5_000_000, end=20_000_000, count=4000
+    )
+    with pytest.raises(UserError, match=rf"{message}.*convert .* clock"):
+        opened(tmp_path).recordings("test")
+
+
+@pytest.mark.parametrize("later", [(), (900,), (2_000,), range(900, 9_000, 900)])
+def test_boxes_at_one_time_or_close_together_have_the_clock_of_the_events(tmp_path, later):
+    times = [300_000, *(300_000 + time for time in later)]
+    write_recording(tmp_path / "test", "a", frames_at(times), end=20_000_000)
+    assert opened(tmp_path).recordings("test")[0].label_times.tolist() == [300_000]
+
+
+@pytest.mark.parametrize("hertz", [1, 4, 20])
+def test_boxes_in_ms_are_refused_also_if_the_events_begin_at_0(tmp_path, hertz):
+    stored = frames_at([1000 // hertz * place for place in range(20 * hertz)])
+    write_recording(tmp_path / "test", "a", stored, end=20_000_000)
+    with pytest.raises(UserError, match=r"its labels are at 0 to .* us, the events at 0 to 2"):
+        opened(tmp_path).recordings("test")
+
+
+def test_fractions_of_the_image_are_no_boxes():
+    with pytest.raises(UserError, match=r"^a: holds fractions of the image: .*; multiply them by"):
+        raw_boxes(boxes((0, 0.5, 0.25, 0.5, 1, 0), (9, 0, 0, 1, 1, 1)), "a", 2)
+    assert len(raw_boxes(boxes((0, 0.5, 0.25, 0.5, 1.5, 0)), "a", 2).t) == 1
+
+
+def test_twins_that_macos_adds_are_no_recordings(root):
+    for path in list(root.glob("*/*.*")):
+        path.with_name(f"._{path.name}").write_bytes(b"Mac OS X")
+    data = opened(root)
+    assert {split: data.names(split) for split in ("train", "test")} == {
+        "train": ("a", "b"),
+        "test": ("c",),
+    }
+
+
 def test_boxes_as_wide_as_the_sensor_are_left_out_of_training_alone(root):
     for path in root.glob("*/*_bbox.npy"):
         np.save(path, np.concatenate([frames_at(TIMES[:3]), frames_at(TIMES[3:], size=(280, 50))]))
