@@ -110,7 +110,7 @@ def results(folder: str | Path | None = None) -> pd.DataFrame:
         >>> scores = frame[(frame.kind == "evaluation") & frame.main]
         >>> means = scores.groupby("cell").value.mean()  # over seeds
         >>> print(len(means), means.min() > 0)
-        27 True
+        32 True
 
     Args:
         folder: contains `runs/`; None: the harness's results folder.
