@@ -174,9 +174,12 @@ def remove_checkpoints(folder: Path) -> None:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove what a killed process left unfinished; requires the run's lock."""
-    for path in folder.glob(".*.part"):
-        if path.is_dir():  # predictions
-            shutil.rmtree(path, ignore_errors=True)
-        else:
+    """Remove hidden files that a killed process left unfinished; requires the run's lock.
+
+    Of hidden folders only those of predictions: others belong to other programs.
+    """
+    for path in folder.glob(".*"):
+        if not path.is_dir():
             path.unlink(missing_ok=True)
+        elif path.suffix == ".part":
+            shutil.rmtree(path, ignore_errors=True)

@@ -52,7 +52,10 @@ def test_the_newest_two_stay(tmp_path, saved, remaining):
         read_checkpoint(path, "b")
     (tmp_path / ".step-000000002.pt.abc.part").write_bytes(b"of a process that was killed")
     (tmp_path / ".ab12.part" / "dir1").mkdir(parents=True)  # unfinished predictions
+    (tmp_path / ".of_an_editor").mkdir()
     remove_unfinished(tmp_path)
+    assert names(tmp_path)[0] == ".of_an_editor"
+    (tmp_path / ".of_an_editor").rmdir()
     assert len(names(tmp_path)) == len(remaining)
     remove_checkpoints(tmp_path)
     assert names(tmp_path) == []
