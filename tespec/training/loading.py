@@ -6,6 +6,7 @@ import shutil
 import signal
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from threading import Thread
 from typing import Any
 
 from torch import Tensor
@@ -106,7 +107,7 @@ def load_batches(
             prefetch_factor=PREFETCH if workers else None,
             pin_memory=pin,
             collate_fn=_identity,
-            worker_init_fn=_ignore_signals,
+            worker_init_fn=_obey_parent,
         )
         batches = iter(loader)
     if signal.getsignal(signal.SIGCHLD) != before:
@@ -131,10 +132,17 @@ def load_batches(
         yield batch
 
 
-def _ignore_signals(worker: int) -> None:
-    """Let signals that stop a run reach the main process alone, which saves first."""
-    for number in (signal.SIGTERM, signal.SIGUSR1):
-        signal.signal(number, signal.SIG_IGN)
+def _obey_parent(worker: int) -> None:
+    """Let a signal to the whole process group stop the main process alone, which saves first."""
+    stopping = {signal.SIGTERM, signal.SIGUSR1}
+    signal.pthread_sigmask(signal.SIG_BLOCK, stopping)
+
+    def wait() -> None:
+        while signal.sigwaitinfo(stopping).si_pid != os.getppid():
+            pass
+        os._exit(0)
+
+    Thread(target=wait, daemon=True).start()
 
 
 def _identity(batch: Any) -> Any:

@@ -1,6 +1,8 @@
 import dataclasses
 import os
 import signal
+import subprocess
+import sys
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -14,6 +16,7 @@ from torch import nn
 
 from tespec.core.config import finetuning_settings
 from tespec.core.errors import UserError
+from tespec.core.paths import REPOSITORY
 from tespec.runs.train import CurveHook
 from tespec.training import loading
 from tespec.training.checkpoint import newest_complete, read_checkpoint, save_checkpoint
@@ -223,6 +226,34 @@ DATA_FAILURES = [
 def test_data_that_fail_are_named(fail, workers, message):
     with pytest.raises(UserError, match=message):
         make(steps=Steps(fail), workers=workers).run()
+
+
+WORKER = """
+import os, subprocess, sys, time
+from multiprocessing import Process
+from tespec.training import loading
+
+def work():
+    loading._obey_parent(0)
+    time.sleep(60)
+
+worker = Process(target=work)
+worker.start()
+time.sleep(1)
+subprocess.run(["kill", "-TERM", str(worker.pid)])  # as to a process group
+worker.join(1)
+survives = worker.is_alive()
+worker.terminate()
+worker.join(10)
+sys.exit(0 if (survives, worker.exitcode) == (True, 0) else 1)
+"""
+
+
+@pytest.mark.slow
+def test_a_worker_is_stopped_by_its_parent_alone():
+    """Else a signal to the process group would end a training before it has saved."""
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    assert subprocess.run([sys.executable, "-c", WORKER], env=environment).returncode == 0
 
 
 def test_a_data_set_keeps_its_batches():
