@@ -193,8 +193,8 @@ def _main_scores(
     runs = chosen[(chosen["kind"] == "evaluation") & chosen["main"]]
     if runs.empty:
         remedy = "evaluate a method with `tespec run`" + "".join(f" ({note})" for note in hidden)
-        if where:
-            remedy = f"leave out --where {' '.join(where)}"
+        if given := where.keys() - {"evaluation"}:  # which --rank sets itself
+            remedy = f"leave out --where {' '.join(sorted(given))}"
         raise UserError(option, "the selection has no main metric over all frames", remedy)
     seeds = runs["pretraining_seed"].astype(object)
     files = runs["weights"].where(runs["weights"] != "", None)

@@ -82,7 +82,7 @@ def test_gains_over_no_method_are_refused(call):
     assert (code, "--gains: name a method" in err) == (2, True)
 
 
-def test_evaluations_are_ranked_or_the_missing_one_is_named(call):
+def test_evaluations_are_ranked_or_the_missing_one_is_named(call, tmp_path):
     code, out, _ = call("tables", "--results", SAMPLE, "--rank", "full,frozen")
     assert (code, "against frozen: tau-b 0." in out, "nan" in out) == (0, True, False)
     assert (
@@ -90,6 +90,8 @@ def test_evaluations_are_ranked_or_the_missing_one_is_named(call):
     )
     code, _, err = call("tables", "--results", SAMPLE, "--rank", "full,5 % of labels")
     assert (code, "no network has both evaluations; there are: frozen, full" in err) == (2, True)
+    code, _, err = call("tables", "--results", tmp_path, "--rank", "full,frozen")
+    assert (code, "no main metric over all frames; evaluate a method with" in err) == (2, True)
     for wrong in ("full", "full,full"):
         code, _, err = call("tables", "--results", SAMPLE, "--rank", wrong)
         assert (code, "write two evaluations" in err) == (2, True)
