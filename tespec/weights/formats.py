@@ -75,8 +75,9 @@ def convert(
         return converted._replace(representation=representation)
     stem = stem_of(converted.tensors)
     if stem is None or converted.tensors[stem].shape[1] >= channels:
-        is_image = representation == "histogram"  # which has no representation of its own
-        return converted if is_image else converted._replace(representation=representation)
+        # A network of images has no representation of events that could differ.
+        of_images = representation == "histogram"
+        return converted if of_images else converted._replace(representation=representation)
     kernel = converted.tensors[stem]
     # Not scaled down: the paper does not mention a scale (appendix C, "Recurrent Backbone").
     kernel = kernel.repeat(1, -(-channels // kernel.shape[1]), 1, 1)[:, :channels].contiguous()

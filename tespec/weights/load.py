@@ -76,9 +76,10 @@ class WeightsReport:
         published = original_format(self.recipe, self.format)
         seen = dict(published.seen)
         cell = self.recipe.get("cell", {})
-        # a teacher from a file
-        if cell.get("kind") == "pretraining" and cell.get("start") == OWN_WEIGHTS:
-            seen["images"] = f"by its teacher, {self.recipe['objective']['teacher']}"
+        # A teacher from a file has learned from images that no recipe names.
+        is_own = cell.get("kind") == "pretraining" and cell.get("start") == OWN_WEIGHTS
+        if is_own and (teacher := self.recipe["objective"].get("teacher")):
+            seen["images"] = f"by its teacher, {teacher}"
         return {name: getattr(self, name) for name in names} | {
             "seen": seen,
             "doubt": published.doubt,

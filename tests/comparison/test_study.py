@@ -129,6 +129,21 @@ def test_the_text_says_what_the_records_say(
     assert f"fine-tuning seeds {seeds[0]} from the first and {seeds[1]} from the second" in TEXT
     tespec = gains.loc["frozen", "TESPEC", "recurrent"]
     assert f"{tespec['mean']:+.2f} recurrent (p {tespec.p_holm:.2g})" in TEXT
+    full = gains.loc["full"]
+    swin = full[(full.network == "swin_micro")].xs("feedforward", level="arch")
+    low, high = swin["mean"].min(), swin["mean"].max()
+    half = (swin.high - swin.low).max() / 2
+    assert f"between {low:+.2f} and {high:+.2f} mIoU, with half-widths of {half:.1f}" in TEXT
+    recurrent = full.loc["TESPEC", "recurrent"]
+    half = (recurrent.high - recurrent.low) / 2
+    assert f"gain, {recurrent['mean']:+.2f}, has a half-width of {half:.1f}" in TEXT
+    of_full = main[(main.evaluation == "full") & (main.arch == "recurrent")]
+    noise = of_full.groupby("method").value.std()
+    spread = f"{noise['scratch']:.1f} and {noise['tespec']:.1f}"
+    assert f"a standard deviation of {spread}: TESPEC" in TEXT
+    for label, text in (("CM3AE", "p {:.3f}"), ("ScaleEvent", "{:.3f}"), ("MoBY", "{:.3f}")):
+        p_holm = gains.loc["frozen", label, "recurrent"].p_holm
+        assert f"{label} ({text.format(p_holm)})" in TEXT
     prior = frame.value[frame.main & (frame.kind == "reference")].item()
     assert f"label prior scores {prior:.2f}" in TEXT
     hours = sum(record.time["total"] for record in records) / 3600

@@ -550,6 +550,9 @@ def test_images_that_a_teacher_from_a_file_has_seen_are_marked(tmp_path):
     assert load_backbone(backbone, path).facts()["seen"] == {
         "images": "by its teacher, a_timm_model"
     }
+    recipe["objective"] = {"type": "mine"}  # its network from a file is no teacher of images
+    write_weights(path, backbone.state_dict(), recipe)
+    assert load_backbone(backbone, path).facts()["seen"] == {}
 
 
 def test_a_new_stem_needs_a_backbone_that_names_it(tmp_path, monkeypatch):
