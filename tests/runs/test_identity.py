@@ -267,6 +267,11 @@ def test_overwriting_a_run_keeps_the_pretraining_that_it_starts_from(
     with pytest.raises(KeyboardInterrupt):
         prepare_run("evaluation", spec)
     assert (spec.setup.overwrite, setups[0].overwrite) == (True, False)
+    monkeypatch.setattr(pretrain, "pretrain", lambda *given, **_: stopped(*given))
+    settings = pretraining_settings("mem", "smoke")
+    with pytest.raises(KeyboardInterrupt):  # of the tokenizer
+        pretrain.pretrain_required("mem", settings, spec.data, 0, spec.setup, False)
+    assert not setups[1].overwrite
 
 
 def test_installed_and_own_modules_are_no_files_of_the_user():
