@@ -12,12 +12,14 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from scipy.special import stdtrit
 
 from tespec.comparison.check import LARGEST, check_records
 from tespec.comparison.export import write_tables
 from tespec.comparison.frame import to_frame
 from tespec.comparison.gains import compare_evaluations, gains_table
 from tespec.comparison.records import ARCHIVE, Record, read_records, write_archive
+from tespec.comparison.statistics import ALPHA
 from tespec.comparison.tables import make_tables
 from tespec.core.files import read_yaml
 from tespec.core.paths import REPOSITORY
@@ -148,6 +150,35 @@ def test_the_text_says_what_the_records_say(
     assert f"label prior scores {prior:.2f}" in TEXT
     hours = sum(record.time["total"] for record in records) / 3600
     assert f"{hours:.0f} processor hours" in TEXT
+
+
+def test_the_page_says_which_gains_these_runs_can_show(
+    records: list[Record], gains: pd.DataFrame
+) -> None:
+    frozen = gains.loc["frozen"]
+    swin = frozen[frozen.network == "swin_micro"]
+    half = (swin.high - swin.low) / 2
+    tests_left = len(frozen) - (frozen.p_holm < ALPHA).sum()
+    ratio = stdtrit(swin.dof, 1 - ALPHA / 2 / tests_left) / stdtrit(swin.dof, 1 - ALPHA / 2)
+    alone, after_holm = (
+        limit.groupby("arch").max().map("{:.2f}".format) for limit in (half, half * ratio)
+    )
+    text = "{feedforward} mIoU (feed-forward) or {recurrent} (recurrent)".format_map(alone)
+    assert f"significant above {text}" in TEXT
+    text = "correction above {feedforward} or {recurrent}".format_map(after_holm)
+    assert text in TEXT
+    starts = [record for record in records if record.cell.kind == "pretraining"]
+    losses = next(
+        record.metrics
+        for record in starts
+        if (record.cell.method, record.cell.arch) == ("tespec", "recurrent")
+        and record.seed == 0
+    )
+    text = (
+        "{loss_masked_carried:.3f} with carried state, {loss_masked_zeroed:.3f} with the state "
+        "reset and {loss_zero:.3f} for predicting zero"
+    )
+    assert text.format_map(losses) in TEXT
 
 
 def test_standing_frames_and_controls(frame: pd.DataFrame, scores: pd.DataFrame) -> None:
