@@ -17,11 +17,13 @@ from tespec.core.settings import Size
 from tespec.events.readers import Events, Reader, read_rows, resolve_size
 from tespec.events.readers.prophesee import (
     BLOCK,
+    NO_TIME,
     SYSTEMS,
     number_of,
     read_header,
     sensor_size,
     system_id,
+    unwrap,
 )
 
 # EVT3: 16-bit words, their kind in the upper four bits.
@@ -33,7 +35,6 @@ EVT2_TIME_HIGH = 8
 # range of the high time word, which then wraps around to 0
 EVT3_HIGHS, EVT2_HIGHS = 1 << 12, 1 << 28
 OFF_SENSOR = 1 << 14  # px, beyond any column
-NO_TIME = -(1 << 62)  # high word before the first time
 # by the field evt of older headers
 NAMES = {"2": "EVT2", "2.0": "EVT2", "2.1": "EVT21", "3": "EVT3", "3.0": "EVT3"}
 WORDS = {"EVT2": "<u4", "EVT21 little": "<u8", "EVT21 legacy": "<u8", "EVT3": "<u2"}
@@ -94,7 +95,7 @@ def _decode_evt3(words, state):  # type: ignore[no-untyped-def]
         if kind == EVT3_TIME_HIGH:
             # Only the high word shows a wrap-around: the low word steps back a few us if rows are
             # read out of order.
-            value = _unwrap(value, high, EVT3_HIGHS)
+            value = unwrap(value, high, EVT3_HIGHS)
             if value != high:
                 low = 0
             high = value
@@ -129,7 +130,7 @@ def _decode_evt2(words, state):  # type: ignore[no-untyped-def]
         kind = word >> 28
         value = int(word & 0x0FFFFFFF)
         if kind == EVT2_TIME_HIGH:
-            high = _unwrap(value, high, EVT2_HIGHS)
+            high = unwrap(value, high, EVT2_HIGHS)
         elif kind <= 1 and high != NO_TIME:
             time = (high << 6) + (value >> 22)
             x[n], y[n], t[n], p[n] = value >> 11 & 0x7FF, value & 0x7FF, time, kind
@@ -162,11 +163,3 @@ def _empty_events(count):  # type: ignore[no-untyped-def]
         np.empty(count, np.int64),
         np.empty(count, np.uint8),
     )
-
-
-@njit(cache=True, nogil=True)
-def _unwrap(value, latest, values):  # type: ignore[no-untyped-def]
-    """Unwrap a counter that restarts after `values`: return the candidate closest to `latest`."""
-    if latest == NO_TIME:
-        return value
-    return latest + (value - latest + values // 2) % values - values // 2
