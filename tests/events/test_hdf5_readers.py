@@ -470,11 +470,11 @@ BAD = {
     "half.hdf5": (lambda path: mvsec(path, EVENTS.x + 0.5, *EVENTS[1:]), "are not whole numbers"),
     "five.hdf5": (
         lambda path: mvsec(path, *EVENTS, rows=np.zeros((50, 5))),
-        r"shape \(50, 5\) instead of",
+        r"shape \(50, 5\), not \(events, 4\)",
     ),
     "filter.h5": (
         unknown_codec,
-        "events/x is compressed with filter 32766, but only gzip, LZF, Blosc",
+        "events/t is compressed with filter 32766, but only gzip, LZF, Blosc",
     ),
     **{
         f"{put.__name__}.h5": (made_anew(put), "x is stored in another file")
