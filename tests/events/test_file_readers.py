@@ -13,10 +13,10 @@ from event_files import assert_refused, assert_same_events, cut, random_events, 
 
 from tespec.core.errors import UserError
 from tespec.datasets.folder import find_recordings
-from tespec.events import Events
+from tespec.events import Events, readers
 from tespec.events.opening import open_reader
 from tespec.events.readers import aedat4 as aedat4_reader
-from tespec.events.readers import arrays, ncaltech, text
+from tespec.events.readers import arrays, text
 from tespec.events.readers.aedat4 import EVENT, MAGIC
 from tespec.events.readers.arrays import as_events, load_array, load_arrays
 
@@ -180,7 +180,7 @@ def write_bin(path, events):
 
 @pytest.mark.parametrize("block", [1 << 18, 7])
 def test_bin_of_ncaltech(tmp_path, monkeypatch, block):
-    monkeypatch.setattr(ncaltech, "BLOCK", block)
+    monkeypatch.setattr(readers, "BLOCK", block)
     path = write_bin(tmp_path / "00002.bin", EVENTS)
     assert_same_events(read(path, SIZE), EVENTS)
     assert_refused(path, "does not specify the sensor's size; give --sensor")

@@ -10,8 +10,7 @@ import pytest
 from event_files import assert_refused, dat, read
 
 from tespec.core.errors import UserError
-from tespec.events import open_events
-from tespec.events.readers import raw
+from tespec.events import open_events, readers
 
 DATA = Path(__file__).parents[1] / "data"
 SIZE = (48, 64)
@@ -36,7 +35,7 @@ SIZE = (48, 64)
 def test_every_event_of_a_real_recording_is_that_of_another_decoder(
     monkeypatch, name, facts, checksums
 ):
-    monkeypatch.setattr(raw, "BLOCK", 77_777)
+    monkeypatch.setattr(readers, "BLOCK", 77_777)
     stream = open_events(DATA / name)
     assert (stream.height, stream.width, stream.count, stream.clamped) == facts
     assert [

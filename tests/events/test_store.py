@@ -26,10 +26,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tespec.core.errors import UserError
-from tespec.events import Events, files, packing, store, window_histograms
+from tespec.events import Events, files, packing, readers, store, window_histograms
 from tespec.events.opening import open_reader
 from tespec.events.packing import load, pack
-from tespec.events.readers import dat
 from tespec.events.readers.dat import write_dat
 from tespec.events.store import Facts, open_store
 
@@ -121,7 +120,7 @@ def test_words_index_and_header_are_laid_out_as_described(tmp_path):
 @pytest.fixture
 def recording(tmp_path, monkeypatch):
     """Path of a file that is read in blocks of 500 events, and the content of its store."""
-    monkeypatch.setattr(dat, "BLOCK", 500)
+    monkeypatch.setattr(readers, "BLOCK", 500)
     path = tmp_path / "a.dat"
     write_dat(path, *random_events(20_000, height=60, width=80, end=3_000_000), 60, 80)
     return path, content(pack(open_reader(path), tmp_path / "whole"))

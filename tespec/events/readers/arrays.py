@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tespec.core.errors import UserError
 from tespec.core.files import regular_file
 from tespec.core.settings import Size
-from tespec.events.readers import OFF_SENSOR, Events, Reader, resolve_size
+from tespec.events.readers import BLOCK, OFF_SENSOR, Events, Reader, resolve_size
 
 # Raised by NumPy on a damaged header, which it parses as Python code, and on a damaged archive.
 DAMAGED = (
@@ -31,7 +31,6 @@ DAMAGED = (
     Warning,
 )
 DAMAGED_ARCHIVE = (*DAMAGED, zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError)
-BLOCK = 1 << 18  # events per chunk
 LARGEST_ARRAY = 1 << 30  # bytes of an array in memory; a recording is read in chunks
 WHOLE_SECONDS = 1000  # float times that span this or more, all whole numbers, cannot be in seconds
 LATEST_US = 1e17  # since 1970: the year 5138

@@ -3,7 +3,6 @@
 An event has two 32-bit words: its time, and its x, y and polarity.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,15 +11,8 @@ from numba import njit
 from tespec.core.errors import UserError
 from tespec.core.files import atomic_write
 from tespec.core.settings import Size
-from tespec.events.readers import Column, Events, Reader, check_events, read_rows, resolve_size
-from tespec.events.readers.prophesee import (
-    BLOCK,
-    NO_TIME,
-    number_of,
-    read_header,
-    sensor_size,
-    unwrap,
-)
+from tespec.events.readers import Column, Reader, check_events, record_reader, resolve_size
+from tespec.events.readers.prophesee import NO_TIME, read_header, sensor_size, unwrap
 
 # event types that hold x, y, polarity (prophesee-automotive-dataset-toolbox, dat_events_tools.py)
 TYPES = (0, 12)
@@ -60,15 +52,7 @@ def open_recording(path: Path, sensor: Size | None = None, default: Size | None 
             f"its event type is {event_type}, not 0 or 12 of 8 bytes",
             "give a file of CD events",
         )
-    begin = start + len(kind)
-    count = number_of(path, begin, RECORD.itemsize)
-
-    def chunks() -> Iterator[Events]:
-        state = np.array([NO_TIME])
-        for records in read_rows(path, RECORD, begin, count, BLOCK):
-            yield Events(*_decode_dat(records, state))
-
-    return Reader(path, *size, count, chunks)
+    return record_reader(path, size, RECORD, start + len(kind), _decode_dat, [NO_TIME])
 
 
 @njit(cache=True, nogil=True)

@@ -11,7 +11,6 @@ from tespec.core.errors import UserError
 from tespec.core.settings import Size
 
 LONGEST_HEADER = 1 << 16  # bytes; real headers have a few hundred
-BLOCK = 1 << 16  # events or words per read, which stay in the CPU cache
 NO_TIME = -(1 << 62)  # state of a clock before its first time
 INTEGRATOR = "Prophesee"
 INTEGRATORS = "integrator_name", "plugin_integrator_name", "camera_integrator_name"
@@ -86,22 +85,6 @@ def sensor_size(fields: Mapping[str, str]) -> Size | None:
     sides |= {side: fields[side] for side in ("height", "width") if side in fields}
     named = len(sides) == 2 and all(re.fullmatch(r"[0-9]{1,9}", text) for text in sides.values())
     return (int(sides["height"]), int(sides["width"])) if named else None
-
-
-def number_of(path: Path, begin: int, size: int) -> int:
-    """Return the number of events or words from a byte of a file to its end.
-
-    Args:
-        path: the file.
-        begin: first byte of the data.
-        size: bytes of an event or word.
-    """
-    count, rest = divmod(path.stat().st_size - begin, size)
-    if rest:
-        raise UserError(
-            path, f"truncated: {rest} bytes after the last complete event or word", "copy it again"
-        )
-    return count
 
 
 @njit(cache=True, nogil=True)

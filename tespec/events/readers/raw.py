@@ -5,7 +5,8 @@ hal/cpp/include/metavision/hal/decoders.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +15,10 @@ from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
 from tespec.core.settings import Size
-from tespec.events.readers import Events, Reader, read_rows, resolve_size
+from tespec.events.readers import Column, Reader, record_reader, resolve_size
 from tespec.events.readers.prophesee import (
-    BLOCK,
     NO_TIME,
     SYSTEMS,
-    number_of,
     read_header,
     sensor_size,
     system_id,
@@ -37,7 +36,6 @@ EVT3_HIGHS, EVT2_HIGHS = 1 << 12, 1 << 28
 OFF_SENSOR = 1 << 14  # px, beyond any column
 # by the field evt of older headers
 NAMES = {"2": "EVT2", "2.0": "EVT2", "2.1": "EVT21", "3": "EVT3", "3.0": "EVT3"}
-WORDS = {"EVT2": "<u4", "EVT21 little": "<u8", "EVT21 legacy": "<u8", "EVT3": "<u2"}
 # system ids, -1 for none, with EVT2.1 whose 32-bit halves are swapped ("legacy")
 SWAPPED = (-1, *range(1, 0x37))
 
@@ -64,23 +62,12 @@ def open_recording(path: Path, sensor: Size | None = None, default: Size | None 
         order = dict(re.findall(r"(\w+)=(\w+)", options)).get("endianness")
         usual = "legacy" if number in SWAPPED else "little"
         encoding += f" {order or fields.get('endianness') or usual}"
-    if encoding not in WORDS:
+    if encoding not in DECODERS:
         problem = f"the unsupported encoding {encoding!r}" if encoding else "no encoding"
         raise UserError(path, f"its header has {problem}", "give an EVT2, EVT2.1 or EVT3 recording")
     size = resolve_size(path, sensor, sensor_size(fields), default)
-    dtype = np.dtype(WORDS[encoding])
-    count = number_of(path, start, dtype.itemsize)
-    decode = _decode_evt3 if encoding == "EVT3" else _decode_evt2
-
-    def chunks() -> Iterator[Events]:
-        state = np.array([0, 0, 0, NO_TIME, 0])  # of the decoder
-        for words in read_rows(path, dtype, start, count, BLOCK):
-            if encoding in ("EVT21 little", "EVT21 legacy"):
-                low, high = words.view("<u4").reshape(-1, 2).T
-                words = _to_evt2(high, low) if encoding == "EVT21 little" else _to_evt2(low, high)
-            yield Events(*decode(words, state))
-
-    return Reader(path, *size, count, chunks)
+    word, decode = DECODERS[encoding]
+    return record_reader(path, size, np.dtype(word), start, decode, [0, 0, 0, NO_TIME, 0])
 
 
 @njit(cache=True, nogil=True)
@@ -139,11 +126,15 @@ def _decode_evt2(words, state):  # type: ignore[no-untyped-def]
     return x[:n], y[:n], t[:n], p[:n]
 
 
-def _to_evt2(words: NDArray[np.uint32], masks: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """Convert EVT2.1 words (N,) with their masks to EVT2 words (M,).
+def _decode_evt21(
+    words: NDArray[np.uint64], state: NDArray[np.int64], mask: int
+) -> Sequence[Column]:
+    """Decode a block of EVT2.1 words as EVT2 words: one per event, and those without events.
 
-    The result has a word per event, and the words without events.
+    `mask` is the position of the mask in each word, 0 for its low half and 1 for its high half.
     """
+    halves = words.view("<u4").reshape(-1, 2)
+    words, masks = halves[:, 1 - mask], halves[:, mask]
     has_events = words >> 28 <= 1
     masks = np.where(has_events, masks, np.uint32(1))
     index, pixel = np.nonzero(
@@ -151,7 +142,7 @@ def _to_evt2(words: NDArray[np.uint32], masks: NDArray[np.uint32]) -> NDArray[np
     )
     columns = (words >> 11 & 0x7FF)[index] + pixel
     # a larger one would change the time
-    return (words[index] + (pixel.astype(np.uint32) << 11))[columns < 1 << 11]
+    return _decode_evt2((words[index] + (pixel.astype(np.uint32) << 11))[columns < 1 << 11], state)
 
 
 @njit(cache=True, nogil=True)
@@ -163,3 +154,12 @@ def _empty_events(count):  # type: ignore[no-untyped-def]
         np.empty(count, np.int64),
         np.empty(count, np.uint8),
     )
+
+
+# by encoding, and the order of the halves of EVT2.1: type of a word, and its decoder
+DECODERS: dict[str, tuple[str, Callable[..., Sequence[Column]]]] = {
+    "EVT2": ("<u4", _decode_evt2),
+    "EVT21 little": ("<u8", partial(_decode_evt21, mask=0)),
+    "EVT21 legacy": ("<u8", partial(_decode_evt21, mask=1)),
+    "EVT3": ("<u2", _decode_evt3),
+}
