@@ -27,6 +27,7 @@ import tespec
 from tespec.cli.main import main
 from tespec.core.errors import UserError
 from tespec.core.files import read_yaml
+from tespec.core.paths import cache_root
 from tespec.core.settings import Binning, Downsample, HistogramSpec
 from tespec.datasets.folder import find_recordings, split_train_val
 from tespec.datasets.labels import MaskFiles, read_label_times
@@ -154,19 +155,15 @@ def test_one_content_has_one_store_whatever_its_name_place_and_time(without_data
     assert np.flatnonzero(whole(open_events(recording)).p != events.p).tolist() == [20_000]
 
 
-def test_a_recording_with_any_name_is_packed(without_data, tmp_path):
-    for name in (
-        "2026-01-01T10:00:00.dat",
-        "a  b.dat",
-        "\u00fcbung \u8f66\u8f06" + 60 * "\u8f66" + ".dat",
-        "one\ntwo.dat",
-        "-.dat",
-    ):
-        path = tmp_path / name
+def test_recordings_and_caches_with_any_name_are_packed(without_data, tmp_path, monkeypatch):
+    names = ("2026-01-01T10:00:00", "a  b", "\u8f66" * 60, "one\ntwo", "-", "[x]*", "%s {0}")
+    monkeypatch.setenv("TESPEC_CACHE", str(tmp_path / "a:b  [x]* %s {0}\n\u8f66"))
+    for name in names:
+        path = tmp_path / f"{name}.dat"
         write_dat(path, *EVENTS, 260, 346)
         pack_missing([EventSource(path)])
         assert_same_events(whole(open_events(path)), EVENTS)
-    stores = tmp_path / "cache" / "stores"
+    stores = cache_root() / "stores"
     assert len(files_in(stores)) == 1  # they have the same content
     assert all(re.fullmatch("[A-Za-z0-9._-]+", path.name) for path in stores.iterdir())
 

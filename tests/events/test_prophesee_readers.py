@@ -139,7 +139,7 @@ LAST, SILENCE = PERIOD - 1, 2 * G
         # Wrap-arounds, with and without a silence across them.
         ([LAST - 1, LAST, 0, 1], [LAST - 1, LAST, PERIOD, PERIOD + 1]),
         ([3 * G, 8 * G // 10], [3 * G, PERIOD + 8 * G // 10]),
-        ([3 * G, 2, 2 * G, 4 * G, 4], [3 * G, *(PERIOD + t for t in (2, 2 * G, 4 * G, PERIOD + 4))]),
+        ([3 * G, 2, 2 * G, 4 * G], [3 * G, PERIOD + 2, PERIOD + 2 * G, PERIOD + 4 * G]),
         # Steps back beside a wrap-around are neither another one nor a silence.
         ([LAST, 0, PERIOD - 2, 1], [LAST, PERIOD, PERIOD - 2, PERIOD + 1]),
         (

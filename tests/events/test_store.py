@@ -26,6 +26,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tespec.core.errors import UserError
+from tespec.core.files import OPEN_FILES
 from tespec.events import Events, files, packing, readers, store, window_histograms
 from tespec.events.opening import open_reader
 from tespec.events.packing import load, pack
@@ -256,6 +257,7 @@ def test_damaged_words_are_refused_where_they_are_read(tmp_path, change):
 
 
 def test_open_stores_are_mapped_anew_so_that_open_files_are_bounded(tmp_path, monkeypatch):
+    assert 2 * store._mapped.cache_parameters()["maxsize"] <= OPEN_FILES
     monkeypatch.setattr(store, "_mapped", store.lru_cache(maxsize=2)(store._mapped.__wrapped__))
     streams = [open_store(stored(tmp_path / str(seed), seed=seed)) for seed in range(5)]
     for seed in (0, 1, 2, 3, 4, 0):
