@@ -29,8 +29,10 @@ DAMAGED = (
     MemoryError,
     TypeError,
     Warning,
+    zipfile.BadZipFile,
+    zlib.error,
+    RuntimeError,
 )
-DAMAGED_ARCHIVE = (*DAMAGED, zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError)
 LARGEST_ARRAY = 1 << 30  # bytes of an array in memory; a recording is read in chunks
 WHOLE_SECONDS = 1000  # float times that span this or more, all whole numbers, cannot be in seconds
 LATEST_US = 1e17  # since 1970: the year 5138
@@ -81,7 +83,7 @@ def _refuse_damaged(path: Path, names: Sequence[str] = ()) -> Iterator[None]:
         raise UserError(
             path, f"lacks one of the arrays {', '.join(names)}", "give a file with all of them"
         ) from error
-    except DAMAGED_ARCHIVE as error:
+    except DAMAGED as error:
         what = f"not a readable {path.suffix.lower()} file" if path.exists() else "no such file"
         raise UserError(path, what, COPY_AGAIN) from error
 
@@ -128,7 +130,7 @@ def holds_events(path: Path) -> bool:
     """
     try:
         return find_columns(_names_in(path)) is not None
-    except DAMAGED_ARCHIVE:
+    except DAMAGED:
         return path.suffix.lower() == ".npz"
 
 
