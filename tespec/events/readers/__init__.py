@@ -159,7 +159,7 @@ def record_reader(
     size: Size,
     dtype: np.dtype[Any],
     begin: int,
-    decode: Callable[[NDArray[Any], NDArray[np.int64]], Sequence[Column]],
+    decode: Callable[[NDArray[Any], NDArray[np.int64]], Sequence[Any]],
     state: Sequence[int],
 ) -> Reader:
     """Return the reader of a file whose records have all the same size.

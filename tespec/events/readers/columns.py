@@ -22,13 +22,15 @@ class Layout(NamedTuple):
     size: tuple[str, ...] = ()  # width and height of the sensor, in one or two datasets
     sensor: Size | None = None  # (height, width) in px of the data set
     offset: str = ""  # time in us that is added to t
-    index: str = ""  # by which a file without the offset is recognised
+    ms_index: str = ""  # by which a file without the offset is recognised
 
 
 # `events.h5`, with times on the clock of the labels
-DSEC = Layout(hdf5.COLUMNS, "iu", sensor=(480, 640), offset="t_offset", index="ms_to_idx")
+DSEC = Layout(hdf5.COLUMNS, "iu", sensor=(480, 640), offset="t_offset", ms_index="ms_to_idx")
 # `_data.hdf5`, left camera: times since 1970, polarities -1 and 1
 MVSEC = Layout(("davis/left/events",), "f", sensor=(260, 346))
+# uzh-rpg/e2calib, python/conversion/h5writer.py: at the root, where part of the names says little
+E2CALIB = Layout(tuple("xytp"), "iu")
 LAYOUTS = (
     DSEC,
     MVSEC,
@@ -44,29 +46,23 @@ LAYOUTS = (
     # TimoStoff/events_contrast_maximization, tools/event_packagers.py; the attribute
     # sensor_resolution may be a guess
     Layout(tuple(f"events/{name}s" for name in "xytp"), "f"),
-    # uzh-rpg/e2calib, python/conversion/h5writer.py
-    Layout(tuple("xytp"), "iu"),
+    E2CALIB,
 )
 
 
-def layout_of(path: Path) -> Layout | None:
-    """Return the layout of an HDF5 file, or None.
-
-    Columns at the file's root are events only if it has all four.
-    """
-    for layout in LAYOUTS:
-        exist = [hdf5.has_datasets(path, name) for name in layout.names]
-        is_complete = all(exist) or (any(exist) and layout.names[0] != "x")
-        if is_complete and (
-            not layout.offset or hdf5.has_datasets(path, layout.offset, layout.index)
-        ):
-            return layout
-    return None
+def _is_in(path: Path, layout: Layout) -> bool:
+    """Whether an HDF5 file has a layout, at least in part: a damaged file is refused later."""
+    exist = [hdf5.has_datasets(path, name) for name in layout.names]
+    has_events = all(exist) if layout is E2CALIB else any(exist)
+    return has_events and (
+        not layout.offset or hdf5.has_datasets(path, layout.offset, layout.ms_index)
+    )
 
 
 def reads(path: Path) -> bool:
     """Whether an HDF5 file has events in one of the `LAYOUTS`."""
-    return path.suffix.lower() in hdf5.SUFFIXES and layout_of(path) is not None
+    is_hdf5 = path.suffix.lower() in hdf5.SUFFIXES
+    return is_hdf5 and any(_is_in(path, layout) for layout in LAYOUTS)
 
 
 def open_recording(path: Path, sensor: Size | None = None, default: Size | None = None) -> Reader:
@@ -77,9 +73,7 @@ def open_recording(path: Path, sensor: Size | None = None, default: Size | None 
         sensor: (height, width) in px given by the user.
         default: (height, width) in px if nothing else names it, see `resolve_size`.
     """
-    layout = layout_of(path)
-    if layout is None:
-        raise UserError(path, "has no columns of events", "save x, y, t, p as .npz")
+    layout = next(layout for layout in LAYOUTS if _is_in(path, layout))
     size = resolve_size(path, sensor, _sensor_in(path, layout), default or layout.sensor)
     count = _count_events(path, layout)
     offset = 0

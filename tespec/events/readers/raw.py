@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numba import njit
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
 from tespec.core.settings import Size
-from tespec.events.readers import Column, Reader, record_reader, resolve_size
+from tespec.events.readers import Reader, record_reader, resolve_size
 from tespec.events.readers.prophesee import (
     NO_TIME,
     SYSTEMS,
@@ -126,9 +127,7 @@ def _decode_evt2(words, state):  # type: ignore[no-untyped-def]
     return x[:n], y[:n], t[:n], p[:n]
 
 
-def _decode_evt21(
-    words: NDArray[np.uint64], state: NDArray[np.int64], mask: int
-) -> Sequence[Column]:
+def _decode_evt21(words: NDArray[np.uint64], state: NDArray[np.int64], mask: int) -> Sequence[Any]:
     """Decode a block of EVT2.1 words as EVT2 words: one per event, and those without events.
 
     `mask` is the position of the mask in each word, 0 for its low half and 1 for its high half.
@@ -157,7 +156,7 @@ def _empty_events(count):  # type: ignore[no-untyped-def]
 
 
 # by encoding, and the order of the halves of EVT2.1: type of a word, and its decoder
-DECODERS: dict[str, tuple[str, Callable[..., Sequence[Column]]]] = {
+DECODERS: dict[str, tuple[str, Callable[..., Sequence[Any]]]] = {
     "EVT2": ("<u4", _decode_evt2),
     "EVT21 little": ("<u8", partial(_decode_evt21, mask=0)),
     "EVT21 legacy": ("<u8", partial(_decode_evt21, mask=1)),
