@@ -13,7 +13,7 @@ from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import EventSource, recording_exists, unique_path
 from tespec.datasets.splits import search_folders
 from tespec.events.histogram import Region
-from tespec.events.readers.dsec import SENSOR
+from tespec.events.readers.columns import DSEC
 from tespec.registry import DATASETS
 
 # In a sequence's folder; {classes} is 11 or 19, {name} the sequence.
@@ -92,7 +92,7 @@ class Dsec(LabelledDataset):
 
     title = "DSEC"
     label_kind = MASK
-    sensor = SENSOR
+    sensor = DSEC.sensor
     test_windows = 2_809  # labels of the test sequences of ESS (Sun et al. 2022)
     # As in uzh-rpg/ess (DSEC/dataset/provider.py), which has no validation split: it validates on
     # its test sequences.

@@ -8,8 +8,8 @@ from tespec.datasets.labels import DEPTH, DepthMaps, label_spacing
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import EventSource
 from tespec.events.histogram import Region
+from tespec.events.readers.columns import MVSEC
 from tespec.events.readers.hdf5 import COPY_AGAIN, dataset, translate_errors
-from tespec.events.readers.mvsec import SENSOR
 from tespec.registry import DATASETS
 
 DATA = "_data.hdf5"
@@ -52,7 +52,7 @@ class Mvsec(LabelledDataset):
 
     title = "MVSEC"
     label_kind = DEPTH
-    sensor = SENSOR
+    sensor = MVSEC.sensor
     test_windows = 23_480  # 20 depth maps per s of 262, 262, 374 and 276 s (Zhu et al. 2018)
     # As in the paper. HMNet has no validation split (experiments/depth/config/hmnet_B3.py); e2depth
     # and RAMNet validate on a time segment of outdoor_day2, in separate folders

@@ -160,24 +160,15 @@ def estimate_high_pass(
     if state is None:
         state = torch.zeros((lanes, 2, height, width), device=histograms.device)
     image, age = state.float().unbind(1)
-    gained = torch.zeros((lanes, segments, height, width), device=histograms.device)
-    last = torch.full_like(gained, -1.0)  # bin of each pixel's last event in the segment
-    # The gain within a segment does not depend on the previous image: compute all segments
-    # together, bin by bin.
-    for k in range(bins):
-        negative = histograms[:, :, k]
-        positive = histograms[:, :, bins + k]
-        has_events = (negative != 0) | (positive != 0)
-        decayed = gained * torch.exp(-alpha * step * (k - last))
-        changed = decayed + contrast * (positive.float() - negative.float())
-        gained = torch.where(has_events, changed, gained)
-        last = last.masked_fill(has_events, k)
-    video = torch.empty_like(gained)
+    images = []
     for segment in range(segments):
-        seconds = step[:, segment]
-        last_bin = last[:, segment]
-        elapsed = age + (last_bin + 1) * seconds
-        changed = torch.exp(-alpha * elapsed) * image + gained[:, segment]
-        image = video[:, segment] = torch.where(last_bin < 0, image, changed)
-        age = torch.where(last_bin < 0, age + bins * seconds, (bins - 1 - last_bin) * seconds)
-    return video, torch.stack([image, age], 1)
+        for k in range(bins):
+            negative = histograms[:, segment, k]
+            positive = histograms[:, segment, bins + k]
+            has_events = (negative != 0) | (positive != 0)
+            age = age + step[:, segment]
+            gain = contrast * (positive.float() - negative.float())
+            image = torch.where(has_events, torch.exp(-alpha * age) * image + gain, image)
+            age = age.masked_fill(has_events, 0.0)
+        images.append(image)
+    return torch.stack(images, 1), torch.stack([image, age], 1)

@@ -5,9 +5,8 @@ import hashlib
 import json
 import os
 import shutil
-from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict
 from itertools import chain
@@ -23,13 +22,10 @@ from tespec.core.files import file_lock
 from tespec.core.progress import log
 from tespec.events import store
 from tespec.events.files import describe_files, matches_recording
-from tespec.events.readers import Events, Reader
+from tespec.events.readers import BLOCK, Events, Reader
 from tespec.events.store import HEADER, LATEST, MILLISECOND, Facts, PackedEvents, open_store
 
-# events checked at once, which stay in the CPU cache whatever the size of a reader's chunks
-BLOCK = 1 << 16
 PART = 1 << 17  # events written and hashed at once, at most: larger parts were slower
-UNHASHED = 64  # tasks of hashing that wait at most, two for each part: 18 MB
 LOOK_AHEAD = 2  # events after one that decide whether it is ahead of its successors
 AHEAD, LARGEST_STEP = 1_000, 10_000  # us, see `in_order`
 EARLIEST = -(1 << 62)  # us, before any event
@@ -134,7 +130,6 @@ def _write(reader: Reader, folder: Path, progress: Callable[[int, int], None]) -
     """Write packed events, index and header; one thread hashes the recording, one the store."""
     facts = Facts(reader.height, reader.width)
     words_hash, index_hash = hashlib.sha256(), hashlib.sha256()
-    tasks: deque[Future[None]] = deque()
     with (
         (folder / store.WORDS).open("wb") as words_file,
         (folder / store.INDEX).open("wb") as index_file,
@@ -143,20 +138,18 @@ def _write(reader: Reader, folder: Path, progress: Callable[[int, int], None]) -
     ):
         # at the same time as it is decoded, so that the disk is read only once
         source = source_thread.submit(describe_files, reader.path)
+        hashed = store_thread.submit(words_hash.update, b"")
         for words, index in _packed(reader, facts):
             words_file.write(words.data)
             index_file.write(index.data)
             index_hash.update(index.data)
-            total = max(facts.count, reader.events)
-            tasks.append(store_thread.submit(words_hash.update, words.data))
-            while len(tasks) > UNHASHED:
-                tasks.popleft().result()
-            progress(facts.count, total)
+            hashed.result()
+            hashed = store_thread.submit(words_hash.update, words.data)
+            progress(facts.count, max(facts.count, reader.events))
         for file in (words_file, index_file):
             file.flush()
             os.fsync(file.fileno())
-        for task in tasks:
-            task.result()
+        hashed.result()
     header = {
         "format": store.FORMAT,
         "version": store.VERSION,
@@ -265,17 +258,14 @@ def in_order(reader: Reader, facts: Facts) -> Iterator[Events]:
 
 def _corrected(reader: Reader, facts: Facts) -> Iterator[Events]:
     """Yield parts of a recording in time order; `facts` is of the parts before."""
-    end = Events(*(np.empty(0, dtype) for dtype in ("u2", "u2", "i8", "u1")))
-    held = end
+    held = end = Events(*(np.empty(0, dtype) for dtype in ("u2", "u2", "i8", "u1")))
     first = ""
     for block in chain(_on_sensor(reader, facts), [end]):
         latest = facts.t_last if facts.count else EARLIEST
         borders = np.concatenate(([latest], held.t, block.t[:1]))
-        is_sorted = (borders[1:] >= borders[:-1]).all() and (block.t[1:] >= block.t[:-1]).all()
-        if is_sorted and len(block.t) > LOOK_AHEAD:  # nearly always; nothing is copied
+        if (borders[1:] >= borders[:-1]).all():  # nearly always; no events are copied
             yield held
-            yield _select(block, slice(-LOOK_AHEAD))
-            held = _select(block, slice(-LOOK_AHEAD, None))
+            held = block
             continue
         pairs: Any = zip(held, block, strict=True)
         events = Events(*(np.concatenate(pair) for pair in pairs))

@@ -204,15 +204,15 @@ def open_store(folder: Path) -> PackedEvents:
             "check its disk and permissions, or allow more open files (ulimit -n)",
         ) from error
     milliseconds = facts.t_last // MILLISECOND - facts.t_first // MILLISECOND + 1
-    matches: Any = len(words) == facts.count and len(index) == milliseconds + 1
-    if matches:
-        matches = (
-            words[0] >> US_SHIFT == facts.t_first % MILLISECOND
-            and words[-1] >> US_SHIFT == facts.t_last % MILLISECOND
-            and index[0] == 0 < index[1]
-            and index[-2] < index[-1] == len(words)
-            and (index[1:] >= index[:-1]).all()
-        )
+    matches = (
+        len(words) == facts.count
+        and len(index) == milliseconds + 1
+        and words[0] >> US_SHIFT == facts.t_first % MILLISECOND
+        and words[-1] >> US_SHIFT == facts.t_last % MILLISECOND
+        and index[0] == 0 < index[1]
+        and index[-2] < index[-1] == len(words)
+        and (index[1:] >= index[:-1]).all()
+    )
     if not matches:
         raise UserError(
             folder, f"{HEADER}, {WORDS} and {INDEX} do not match each other", PACK_AGAIN
@@ -333,21 +333,18 @@ def _unpack(words, offsets, first_ms):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def _is_sound(words, offsets, height, width):  # type: ignore[no-untyped-def]
     """Whether all events are on the sensor, with sorted microseconds below 1000."""
+    columns, rows = np.uint32(width), np.uint32(height)
     wrong = np.uint32(0)
-    for word in words:
-        x = word & np.uint32(MAX_WIDTH - 1)
-        y = (word >> np.uint32(X_BITS)) & np.uint32(MAX_HEIGHT - 1)
-        wrong |= np.uint32(x >= np.uint32(width)) | np.uint32(y >= np.uint32(height))
     for k in range(len(offsets) - 1):
-        begin = offsets[k]
-        end = offsets[k + 1]
-        if begin < end:
-            earlier = words[begin : end - 1]
-            later = words[begin + 1 : end]
-            for i in range(len(later)):
-                later_us = later[i] >> np.uint32(US_SHIFT)
-                wrong |= np.uint32(later_us < earlier[i] >> np.uint32(US_SHIFT))
-            wrong |= np.uint32((words[end - 1] >> np.uint32(US_SHIFT)) >= np.uint32(MILLISECOND))
+        latest = np.uint32(0)  # us
+        block = words[offsets[k] : offsets[k + 1]]
+        for i in range(len(block)):  # 32-bit numbers by an index: this loop is vectorised
+            x = block[i] & np.uint32(MAX_WIDTH - 1)
+            y = (block[i] >> np.uint32(X_BITS)) & np.uint32(MAX_HEIGHT - 1)
+            us = block[i] >> np.uint32(US_SHIFT)
+            wrong |= np.uint32(x >= columns) | np.uint32(y >= rows) | np.uint32(us < latest)
+            latest = us
+        wrong |= np.uint32(latest >= np.uint32(MILLISECOND))
     return wrong == 0
 
 

@@ -67,7 +67,7 @@ def test_official_sizes_and_units(tmp_path, ticks, start_us):
 
 
 def test_nanoseconds_are_cut_and_steps_back_are_raised_and_counted(tmp_path, monkeypatch):
-    monkeypatch.setattr("tespec.events.readers.ddd17.BLOCK", 7)
+    monkeypatch.setattr("tespec.events.readers.BLOCK", 7)
     events, _ = write_official(tmp_path)
     before, t = events.t.copy(), events.t
     t[100] = t[99] - 5_000

@@ -1,11 +1,14 @@
 """Opening recordings: stores are memory-mapped, small recordings loaded, large ones packed."""
 
+import doctest
+import importlib
 import json
 import os
 import pickle
 import re
 import shutil
 import signal
+import zlib
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -19,6 +22,7 @@ from event_files import (
     evt3,
     evt3_events,
     random_events,
+    read,
     whole,
 )
 from twins import fingerprint
@@ -27,11 +31,12 @@ import tespec
 from tespec.cli.main import main
 from tespec.core.errors import UserError
 from tespec.core.files import read_yaml
+from tespec.core.paths import cache_root
 from tespec.core.settings import Binning, Downsample, HistogramSpec
 from tespec.datasets.folder import find_recordings, split_train_val
 from tespec.datasets.labels import MaskFiles, read_label_times
 from tespec.datasets.sources import EventSource, pack_missing
-from tespec.events import open_events, opening
+from tespec.events import open_events, opening, readers
 from tespec.events.cache import cached_store
 from tespec.events.opening import open_reader
 from tespec.events.packing import pack, scan
@@ -154,19 +159,15 @@ def test_one_content_has_one_store_whatever_its_name_place_and_time(without_data
     assert np.flatnonzero(whole(open_events(recording)).p != events.p).tolist() == [20_000]
 
 
-def test_a_recording_with_any_name_is_packed(without_data, tmp_path):
-    for name in (
-        "2026-01-01T10:00:00.dat",
-        "a  b.dat",
-        "\u00fcbung \u8f66\u8f06" + 60 * "\u8f66" + ".dat",
-        "one\ntwo.dat",
-        "-.dat",
-    ):
-        path = tmp_path / name
+def test_recordings_and_caches_with_any_name_are_packed(without_data, tmp_path, monkeypatch):
+    names = ("2026-01-01T10:00:00", "a  b", "\u8f66" * 60, "one\ntwo", "-", "[x]*", "%s {0}")
+    monkeypatch.setenv("TESPEC_CACHE", str(tmp_path / "a:b  [x]* %s {0}\n\u8f66"))
+    for name in names:
+        path = tmp_path / f"{name}.dat"
         write_dat(path, *EVENTS, 260, 346)
         pack_missing([EventSource(path)])
         assert_same_events(whole(open_events(path)), EVENTS)
-    stores = tmp_path / "cache" / "stores"
+    stores = cache_root() / "stores"
     assert len(files_in(stores)) == 1  # they have the same content
     assert all(re.fullmatch("[A-Za-z0-9._-]+", path.name) for path in stores.iterdir())
 
@@ -304,3 +305,63 @@ def test_the_size_reaches_workers_the_fingerprint_and_predictions(tmp_path):
     ):
         with pytest.raises(UserError, match=r"drive\.raw: does not specify the sensor's size"):
             refused()
+
+
+# CRC-32 of columns (u2, u2, i8, u1) as decoded by evlib 0.13.2 and aedat 2.3.0.
+@pytest.mark.parametrize(
+    ("name", "facts", "checksums"),
+    [
+        (
+            "evt3_640x480_2.08s.raw",
+            (480, 640, 343_474, 0),
+            [1_020_540_681, 2_671_808_845, 1_163_852_150, 2_041_904_026],
+        ),
+        (
+            "davis.aedat4",
+            (260, 346, 117_667, 0),
+            [1_580_470_145, 1_777_519_670, 4_267_156_144, 3_380_914_417],
+        ),
+    ],
+)
+def test_every_event_of_a_real_recording_is_that_of_another_decoder(
+    monkeypatch, name, facts, checksums
+):
+    monkeypatch.setattr(readers, "BLOCK", 77_777)
+    stream = open_events(REAL / name)
+    assert (stream.height, stream.width, stream.count, stream.clamped) == facts
+    assert [
+        zlib.crc32(np.ascontiguousarray(column).tobytes()) for column in read(REAL / name)
+    ] == checksums
+
+
+DAT = [(3, 2, 1, 1)]
+BAD = {
+    "gone.raw": (lambda path: None, "no such file or folder; check the path"),
+    "pipe.dat": (os.mkfifo, "not a regular file; check the path"),
+    "notes.md": (Path.touch, r"holds no events in a supported format; give a \.dat, \.raw, "),
+    "folder.dat": (Path.mkdir, r"holds no events in a supported format; give a \.dat, \.raw, "),
+    "outside.dat": (
+        lambda path: dat(path, DAT, header="% Height 9\n% Width 2\n"),
+        "events on 4x3 px, but its sensor",
+    ),
+    "none.dat": (lambda path: dat(path, []), "holds no events"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_files_are_refused(tmp_path, name):
+    make, message = BAD[name]
+    path = tmp_path / f"recording ü {name}"
+    make(path)
+    assert_refused(path, message)
+
+
+MODULES = ("tespec.events.histogram", "tespec.events.intensity", "tespec.events.opening")
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_the_examples_of_a_module_run(monkeypatch, name):
+    monkeypatch.chdir(REAL.parents[1])
+    results = doctest.testmod(importlib.import_module(name))
+    assert results.attempted > 0
+    assert results.failed == 0

@@ -168,14 +168,10 @@ def test_without_the_extra_one_line_names_it(tmp_path, monkeypatch, is_folder):
         path = tmp_path / "bag"
         path.mkdir()
         (path / "metadata.yaml").touch()
+        assert not reads(path)
         (path / "bag_0.db3").touch()
     else:
         path.write_bytes(b"#ROSBAG V2.0\n")
     assert reads(path)
     assert find_recordings(tmp_path) == [path]
     assert_refused(path, "rosbags, which is not installed; pip install 'tespec.ros.'")
-
-
-def test_other_folders_with_metadata_are_no_bags(tmp_path):
-    (tmp_path / "metadata.yaml").touch()
-    assert not reads(tmp_path)

@@ -90,7 +90,7 @@ DDD17 = {
         "truncated: ",
     ),
     "other classes": (describe(classes=["road", "car"]), "lists the classes road, car, not flat, "),
-    "no events": (at(TIMES, lambda path: path.write_bytes(b"")), "the file is empty"),
+    "no events": (at(TIMES, lambda path: path.write_bytes(b"")), "but the 0 events of"),
     "no times": (at(TIMES, Path.unlink), "events.dat.t: no such file"),
     "unsorted": (at(TIMES, content(stepping_back, "<i8")), HANDLED),
     "times in another unit": (at(TIMES, content(lambda t: t // 1000, "<i8")), "its labels are at"),

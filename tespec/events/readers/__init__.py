@@ -4,7 +4,7 @@ The function that opens a format takes a path and, for files that do not name th
 (height, width) in px or a default size; see `resolve_size`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +23,7 @@ NO_SIZE = (
 )
 
 Column = NDArray[np.integer[Any]]
+BLOCK = 1 << 16  # events or records read at once, which stay in the CPU cache
 OFF_SENSOR = 65_535  # stands for coordinates that do not fit uint16
 
 
@@ -120,21 +121,62 @@ def rises(t: NDArray[Any]) -> bool:
     return bool(len(t) >= 10 and t[-1] > t[0] and np.mean(np.diff(t) < 0) <= 0.01)
 
 
-def read_rows(
-    path: Path, dtype: np.dtype[Any], offset: int, count: int, at_once: int
-) -> Iterator[NDArray[Any]]:
-    """Yield the records of a file in chunks.
+def count_records(path: Path, begin: int, size: int) -> int:
+    """Return the number of records, such as events, from a byte of a file to its end.
+
+    Args:
+        path: the file.
+        begin: first byte of the data.
+        size: bytes of a record.
+    """
+    count, rest = divmod(path.stat().st_size - begin, size)
+    if rest:
+        raise UserError(
+            path, f"truncated: {rest} bytes after the last complete event or word", "copy it again"
+        )
+    return count
+
+
+def read_rows(path: Path, dtype: np.dtype[Any], offset: int, count: int) -> Iterator[NDArray[Any]]:
+    """Yield the records of a file in blocks.
 
     Args:
         path: the file.
         dtype: type of a record.
         offset: bytes before the first record.
         count: number of records.
-        at_once: records per chunk.
     """
-    for begin in range(0, count, at_once):
-        length = min(at_once, count - begin)
+    for begin in range(0, count, BLOCK):
+        length = min(BLOCK, count - begin)
         records = np.fromfile(path, dtype, length, offset=offset + begin * dtype.itemsize)
         if len(records) < length:
             raise UserError(path, "has become shorter since it was opened", "copy it again")
         yield records
+
+
+def record_reader(
+    path: Path,
+    size: Size,
+    dtype: np.dtype[Any],
+    begin: int,
+    decode: Callable[[NDArray[Any], NDArray[np.int64]], Sequence[Any]],
+    state: Sequence[int],
+) -> Reader:
+    """Return the reader of a file whose records have all the same size.
+
+    Args:
+        path: the file.
+        size: (height, width) of the sensor in px.
+        dtype: type of a record.
+        begin: first byte of the records.
+        decode: converts records (N,) to x, y, t and p, and updates the state in place.
+        state: of the decoder before the first record.
+    """
+    count = count_records(path, begin, dtype.itemsize)
+
+    def chunks() -> Iterator[Events]:
+        current = np.array(state, np.int64)
+        for records in read_rows(path, dtype, begin, count):
+            yield Events(*decode(records, current))
+
+    return Reader(path, *size, count, chunks)

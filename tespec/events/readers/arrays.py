@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tespec.core.errors import UserError
 from tespec.core.files import regular_file
 from tespec.core.settings import Size
-from tespec.events.readers import OFF_SENSOR, Events, Reader, resolve_size
+from tespec.events.readers import BLOCK, OFF_SENSOR, Events, Reader, resolve_size
 
 # Raised by NumPy on a damaged header, which it parses as Python code, and on a damaged archive.
 DAMAGED = (
@@ -29,9 +29,10 @@ DAMAGED = (
     MemoryError,
     TypeError,
     Warning,
+    zipfile.BadZipFile,
+    zlib.error,
+    RuntimeError,
 )
-DAMAGED_ARCHIVE = (*DAMAGED, zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError)
-BLOCK = 1 << 18  # events per chunk
 LARGEST_ARRAY = 1 << 30  # bytes of an array in memory; a recording is read in chunks
 WHOLE_SECONDS = 1000  # float times that span this or more, all whole numbers, cannot be in seconds
 LATEST_US = 1e17  # since 1970: the year 5138
@@ -82,7 +83,7 @@ def _refuse_damaged(path: Path, names: Sequence[str] = ()) -> Iterator[None]:
         raise UserError(
             path, f"lacks one of the arrays {', '.join(names)}", "give a file with all of them"
         ) from error
-    except DAMAGED_ARCHIVE as error:
+    except DAMAGED as error:
         what = f"not a readable {path.suffix.lower()} file" if path.exists() else "no such file"
         raise UserError(path, what, COPY_AGAIN) from error
 
@@ -129,7 +130,7 @@ def holds_events(path: Path) -> bool:
     """
     try:
         return find_columns(_names_in(path)) is not None
-    except DAMAGED_ARCHIVE:
+    except DAMAGED:
         return path.suffix.lower() == ".npz"
 
 

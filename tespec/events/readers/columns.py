@@ -1,6 +1,6 @@
-"""HDF5 files with columns of x, y, time and polarity, in the layouts of public repositories."""
+"""HDF5 files with columns or rows of events, in the layouts of data sets and repositories."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,16 +11,29 @@ from tespec.core.settings import Size
 from tespec.events.readers import Events, Reader, hdf5, resolve_size
 from tespec.events.readers.arrays import as_events
 
+LARGEST_OFFSET = 1 << 60  # us; the sum with a 32-bit time fits 64 bits
+
 
 class Layout(NamedTuple):
     """Names of the datasets in a published layout."""
 
-    names: tuple[str, ...]  # of the columns x, y, t, p
+    names: tuple[str, ...]  # of the columns x, y, t, p, or of one dataset with rows of them
     times: str  # `numpy.dtype.kind`s: integers are in us, floats in s
     size: tuple[str, ...] = ()  # width and height of the sensor, in one or two datasets
+    sensor: Size | None = None  # (height, width) in px of the data set
+    offset: str = ""  # time in us that is added to t
+    ms_index: str = ""  # by which a file without the offset is recognised
 
 
+# `events.h5`, with times on the clock of the labels
+DSEC = Layout(hdf5.COLUMNS, "iu", sensor=(480, 640), offset="t_offset", ms_index="ms_to_idx")
+# `_data.hdf5`, left camera: times since 1970, polarities -1 and 1
+MVSEC = Layout(("davis/left/events",), "f", sensor=(260, 346))
+# uzh-rpg/e2calib, python/conversion/h5writer.py: at the root, where part of the names says little
+E2CALIB = Layout(tuple("xytp"), "iu")
 LAYOUTS = (
+    DSEC,
+    MVSEC,
     # RVT's `_td.dat.h5` and `_td.h5`: uzh-rpg/RVT, scripts/genx/preprocess_dataset.py, H5Reader
     Layout(hdf5.COLUMNS, "iu", ("events/width", "events/height")),
     # M3ED, left camera: daniilidis-group/m3ed, build_system/bag_processing/rosbag2hdf5.py, Event
@@ -33,26 +46,23 @@ LAYOUTS = (
     # TimoStoff/events_contrast_maximization, tools/event_packagers.py; the attribute
     # sensor_resolution may be a guess
     Layout(tuple(f"events/{name}s" for name in "xytp"), "f"),
-    # uzh-rpg/e2calib, python/conversion/h5writer.py
-    Layout(tuple("xytp"), "iu"),
+    E2CALIB,
 )
 
 
-def layout_of(path: Path) -> Layout | None:
-    """Return the layout of an HDF5 file, or None.
-
-    Columns at the file's root are events only if it has all four.
-    """
-    for layout in LAYOUTS:
-        exist = [hdf5.has_datasets(path, name) for name in layout.names]
-        if all(exist) or (any(exist) and layout.names[0] != "x"):
-            return layout
-    return None
+def _is_in(path: Path, layout: Layout) -> bool:
+    """Whether an HDF5 file has a layout, at least in part: a damaged file is refused later."""
+    exist = [hdf5.has_datasets(path, name) for name in layout.names]
+    has_events = all(exist) if layout is E2CALIB else any(exist)
+    return has_events and (
+        not layout.offset or hdf5.has_datasets(path, layout.offset, layout.ms_index)
+    )
 
 
 def reads(path: Path) -> bool:
-    """Whether an HDF5 file has columns of events."""
-    return path.suffix.lower() in hdf5.SUFFIXES and layout_of(path) is not None
+    """Whether an HDF5 file has events in one of the `LAYOUTS`."""
+    is_hdf5 = path.suffix.lower() in hdf5.SUFFIXES
+    return is_hdf5 and any(_is_in(path, layout) for layout in LAYOUTS)
 
 
 def open_recording(path: Path, sensor: Size | None = None, default: Size | None = None) -> Reader:
@@ -63,51 +73,54 @@ def open_recording(path: Path, sensor: Size | None = None, default: Size | None 
         sensor: (height, width) in px given by the user.
         default: (height, width) in px if nothing else names it, see `resolve_size`.
     """
-    layout = layout_of(path)
-    if layout is None:
-        raise UserError(path, "has no columns of events", "save x, y, t, p as .npz")
-    named = None
-    if layout.size and all(hdf5.has_datasets(path, name) for name in layout.size):
-        with hdf5.translate_errors(path, "the size of the sensor"):
-            sides = np.concatenate(
-                [np.ravel(hdf5.checked_dataset(path, name)[()]) for name in layout.size]
+    layout = next(layout for layout in LAYOUTS if _is_in(path, layout))
+    size = resolve_size(path, sensor, _sensor_in(path, layout), default or layout.sensor)
+    count = _count_events(path, layout)
+    offset = 0
+    if layout.offset:
+        with hdf5.translate_errors(path, layout.offset):
+            offset = int(hdf5.dataset(path, layout.offset, "iu", 0)[()])
+        if abs(offset) > LARGEST_OFFSET:
+            raise UserError(path, f"{layout.offset} is out of range: {offset}", hdf5.COPY_AGAIN)
+
+    def chunks() -> Iterator[Events]:
+        for columns in hdf5.read_slices(path, *layout.names):
+            events = as_events(path, *(columns if len(columns) == 4 else columns[0].T))
+            yield events._replace(t=events.t + offset)
+
+    return Reader(path, *size, count, chunks)
+
+
+def _sensor_in(path: Path, layout: Layout) -> Size | None:
+    """Read the size of the sensor, if the file names it."""
+    if not layout.size or not all(hdf5.has_datasets(path, name) for name in layout.size):
+        return None
+    with hdf5.translate_errors(path, "the size of the sensor"):
+        sides = [np.ravel(hdf5.checked_dataset(path, name)[()]) for name in layout.size]
+        width, height = map(int, np.concatenate(sides))
+    return height, width
+
+
+def _count_events(path: Path, layout: Layout) -> int:
+    """Return the number of events; refuse columns of other types or different lengths."""
+    if len(layout.names) == 1:
+        shape = hdf5.dataset(path, *layout.names, "f", 2).shape
+        if shape[1] != 4:
+            raise UserError(
+                path, f"{layout.names[0]} has the shape {shape}, not (events, 4)", hdf5.COPY_AGAIN
             )
-            width, height = map(int, sides)
-        named = height, width
-    dtype = hdf5.checked_dataset(path, layout.names[2]).dtype
-    if dtype.kind not in layout.times:
+        return int(shape[0])
+    times = hdf5.checked_dataset(path, layout.names[2])
+    if times.dtype.kind not in layout.times:
         unit = "seconds as floats" if layout.times == "f" else "microseconds as integers"
         raise UserError(
             path,
-            f"{layout.names[2]} is {dtype}, but in this layout times are {unit}",
+            f"{layout.names[2]} is {times.dtype}, but in this layout times are {unit}",
             "write them so, or save x, y, t, p as .npz",
         )
-    size = resolve_size(path, sensor, named, default)
-    return read_columns(path, layout.names, layout.times, size)
-
-
-def read_columns(
-    path: Path, names: Sequence[str], times: str, size: Size, offset: int = 0
-) -> Reader:
-    """Return the reader of four columns.
-
-    Args:
-        path: the HDF5 file.
-        names: names of the columns x, y, t, p.
-        times: allowed `numpy.dtype.kind`s of the times.
-        size: (height, width) of the sensor in px.
-        offset: time in us that is added to t.
-    """
-    kinds = zip(names, ("iub", "iub", times, "iub"), strict=True)
-    lengths = [len(hdf5.dataset(path, name, kind)) for name, kind in kinds]
+    lengths = [len(hdf5.dataset(path, name, "iub" + layout.times)) for name in layout.names]
     if len(set(lengths)) > 1:
         raise UserError(
             path, f"its columns x, y, t, p have different lengths {lengths}", hdf5.COPY_AGAIN
         )
-
-    def chunks() -> Iterator[Events]:
-        for columns in hdf5.read_slices(path, *names):
-            events = as_events(path, *columns)
-            yield events._replace(t=events.t + offset)
-
-    return Reader(path, *size, lengths[0], chunks)
+    return lengths[0]

@@ -3,7 +3,6 @@
 An event has two 32-bit words: its time, and its x, y and polarity.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,15 +11,13 @@ from numba import njit
 from tespec.core.errors import UserError
 from tespec.core.files import atomic_write
 from tespec.core.settings import Size
-from tespec.events.readers import Column, Events, Reader, check_events, read_rows, resolve_size
-from tespec.events.readers.prophesee import BLOCK, number_of, read_header, sensor_size
+from tespec.events.readers import Column, Reader, check_events, record_reader, resolve_size
+from tespec.events.readers.prophesee import NO_TIME, read_header, sensor_size, unwrap
 
 # event types that hold x, y, polarity (prophesee-automotive-dataset-toolbox, dat_events_tools.py)
 TYPES = (0, 12)
 RECORD = np.dtype([("t", "<u4"), ("word", "<u4")])
 PERIOD = 1 << 32  # us (71.6 minutes) after which times wrap around to 0
-STEP_BACK = 60_000_000  # us; a longer step back across a wrap-around is a jump ahead
-NO_JUMP = 1  # is no start of a period
 X_BITS, Y_BITS = 14, 14
 VERSION = "2"  # earlier ones have 9 bits for x and 8 for y (Prophesee's load_atis_data.m)
 
@@ -55,58 +52,24 @@ def open_recording(path: Path, sensor: Size | None = None, default: Size | None 
             f"its event type is {event_type}, not 0 or 12 of 8 bytes",
             "give a file of CD events",
         )
-    begin = start + len(kind)
-    count = number_of(path, begin, RECORD.itemsize)
-
-    def chunks() -> Iterator[Events]:
-        first = np.fromfile(path, "<u4", 1, offset=begin)
-        state = np.append(first, NO_JUMP).astype(np.int64)
-        for records in read_rows(path, RECORD, begin, count, BLOCK):
-            yield Events(*_decode_dat(records.view("<u4"), state))
-
-    return Reader(path, *size, count, chunks)
+    return record_reader(path, size, RECORD, start + len(kind), _decode_dat, [NO_TIME])
 
 
 @njit(cache=True, nogil=True)
-def _decode_dat(words, state):  # type: ignore[no-untyped-def]
-    """Decode words (2 * N,) to events, N > 0.
+def _decode_dat(records, state):  # type: ignore[no-untyped-def]
+    """Decode records (N,); `state` is the time before them.
 
-    Times have 32 bits. One that falls by more than half of the period has wrapped around; one that
-    rises by more is a silence, unless it is within a minute of a whole period, so that it steps
-    back across the wrap-around. If the next time makes such a jump as well, the time between them
-    was a bad one, and the period before it goes on.
-
-    `state` is the time before these words, and the period before that time if it jumped; it is
-    updated in place.
+    Times have 32 bits, and wrap around to 0: each is the one closest to the time before it.
     """
-    count = len(words) // 2
+    count = len(records)
     x, y = np.empty(count, np.uint16), np.empty(count, np.uint16)
     t, p = np.empty(count, np.int64), np.empty(count, np.uint8)
-    previous, before = state
-    start = previous // PERIOD * PERIOD  # of the current period
     for i in range(count):
-        word = words[2 * i + 1]
+        word = records[i].word
         x[i], y[i] = word & ((1 << X_BITS) - 1), word >> X_BITS & ((1 << Y_BITS) - 1)
-        t[i], p[i] = words[2 * i] + start, word >> (X_BITS + Y_BITS) & 1
-    if max(t.max(), previous) - min(t.min(), previous) <= PERIOD // 2:
-        state[:] = t[-1], NO_JUMP
-        return x, y, t, p
+        p[i] = word >> (X_BITS + Y_BITS) & 1
     for i in range(count):
-        start = previous // PERIOD * PERIOD
-        jump = words[2 * i] + start - previous
-        if abs(jump) <= PERIOD // 2:
-            before = NO_JUMP
-        elif before != NO_JUMP:
-            start = before
-            before = NO_JUMP
-        else:
-            before = start
-            if jump < 0:
-                start += PERIOD
-            elif jump > PERIOD - STEP_BACK:
-                start -= PERIOD
-        previous = t[i] = words[2 * i] + start
-    state[:] = previous, before
+        t[i] = state[0] = unwrap(records[i].t, state[0], PERIOD)
     return x, y, t, p
 
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
 from tespec.core.settings import Size
-from tespec.events.readers import Events, Reader, read_rows, resolve_size
+from tespec.events.readers import Events, Reader, count_records, read_rows, resolve_size
 from tespec.events.readers.arrays import as_events, load_array
 
 EVENTS, TIMES = "events.dat.xyp", "events.dat.t"  # files of a recording
@@ -16,7 +16,6 @@ INDEX = "index"  # folder of image times
 INDICES = ("index_50ms.npy", "index_10ms.npy", "index_250ms.npy")  # all have one row per image
 # of an event: its time, and its x, y and polarity
 TICKS, XYP = np.dtype("<i8"), np.dtype(("<i2", (3,)))
-BLOCK = 1 << 20  # events per read
 FRAME_PERIOD_US = (10_000, 100_000)  # the archive's is about 33 ms
 TICKS_PER_US = (1000, 1)  # times are in ns or in us
 SENSOR = (260, 346)  # (height, width) in px
@@ -42,15 +41,7 @@ def open_recording(path: Path, sensor: Size | None = None, default: Size | None 
             raise UserError(
                 path / name, "no such file", "give a recording folder of the DDD17 archive"
             )
-    count, rest = divmod((path / TIMES).stat().st_size, TICKS.itemsize)
-    if rest:
-        raise UserError(
-            path / TIMES,
-            f"truncated: {rest} bytes after the last complete timestamp",
-            "copy it again",
-        )
-    if not count:
-        raise UserError(path / TIMES, "the file is empty", "copy it again")
+    count = count_records(path / TIMES, 0, TICKS.itemsize)
     size = (path / EVENTS).stat().st_size
     if size != XYP.itemsize * count:
         raise UserError(
@@ -62,8 +53,8 @@ def open_recording(path: Path, sensor: Size | None = None, default: Size | None 
     _, _, ticks_per_us = read_image_times(path)
 
     def chunks() -> Iterator[Events]:
-        times = read_rows(path / TIMES, TICKS, 0, count, BLOCK)
-        rows = read_rows(path / EVENTS, XYP, 0, count, BLOCK)
+        times = read_rows(path / TIMES, TICKS, 0, count)
+        rows = read_rows(path / EVENTS, XYP, 0, count)
         for ticks, xyp in zip(times, rows, strict=True):
             x, y, p = xyp.T
             yield as_events(path / EVENTS, x, y, ticks // ticks_per_us, p)

@@ -12,6 +12,7 @@ from numba import njit
 from tespec.core.errors import UserError
 from tespec.core.settings import Size
 from tespec.events.readers import Events, Reader, resolve_size
+from tespec.events.readers.arrays import as_events
 from tespec.events.readers.hdf5 import (
     COPY_AGAIN,
     SUFFIXES,
@@ -71,9 +72,7 @@ def open_recording(path: Path, sensor: Size | None = None, default: Size | None 
 
 def _read_rows(path: Path) -> Iterator[Events]:
     for (rows,) in read_slices(path, EVENTS):
-        if len(rows) and not 0 <= rows["p"].min() <= rows["p"].max() <= 1:
-            raise UserError(path, f"{EVENTS} has polarities other than 0 and 1", COPY_AGAIN)
-        yield Events(rows["x"], rows["y"], rows["t"], rows["p"].astype(np.uint8))
+        yield as_events(path, rows["x"], rows["y"], rows["t"], rows["p"])
 
 
 def _read_encoded(path: Path) -> Iterator[Events]:

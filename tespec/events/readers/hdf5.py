@@ -45,8 +45,7 @@ COPY_AGAIN = "copy it again"
 # hang on damaged chunks.
 GZIP, SHUFFLE, FLETCHER32, LZF, BLOSC, ZSTD = 1, 2, 3, 32000, 32001, 32015
 COMPRESSIONS = (GZIP, LZF, BLOSC, ZSTD)
-FILTER_NAMES = {number: name for name, number in hdf5plugin.FILTERS.items()}
-FILTER_NAMES |= {
+FILTER_NAMES = {number: name for name, number in hdf5plugin.FILTERS.items()} | {
     1: "gzip",
     4: "szip",
     5: "nbit",
@@ -223,25 +222,25 @@ def checked_dataset(path: Path, name: str, codec: int | None = None) -> Dataset:
         UserError: the dataset is missing, in another file or incomplete, or its chunks are too
             large or have filters that are not supported.
     """
-    return _part(path, name, codec, _state(path))
+    with translate_errors(path, name):
+        return _part(path, name, codec, _state(path))
 
 
 @lru_cache(maxsize=OPEN_FILES)  # each dataset with a chunk cache of at most 1 MB
 def _part(path: Path, name: str, codec: int | None, state: tuple[int, int, int]) -> Dataset:
-    with translate_errors(path, name):
-        dataset = open_file(path).get(name)
-        if not isinstance(dataset, h5py.Dataset):
-            raise UserError(path, f"has no dataset {name}", "give a complete recording")
-        is_elsewhere = Path(dataset.file.filename) != path or dataset.is_virtual
-        if is_elsewhere or dataset.id.get_create_plist().get_external_count():
-            raise UserError(
-                path, f"{name} is stored in another file", "give a file that contains its data"
-            )
-        stored = Dataset(path, dataset)
-        _check_encoding(path, name, stored, codec)
-        _check_chunks(path, name, stored)
-        if codec is not None:  # the caller reads texts
-            _check_heaps(path, stored)
+    dataset = open_file(path).get(name)
+    if not isinstance(dataset, h5py.Dataset):
+        raise UserError(path, f"has no dataset {name}", "give a complete recording")
+    is_elsewhere = Path(dataset.file.filename) != path or dataset.is_virtual
+    if is_elsewhere or dataset.id.get_create_plist().get_external_count():
+        raise UserError(
+            path, f"{name} is stored in another file", "give a file that contains its data"
+        )
+    stored = Dataset(path, dataset)
+    _check_encoding(path, name, stored, codec)
+    _check_chunks(path, name, stored)
+    if codec is not None:  # the caller reads texts
+        _check_heaps(path, stored)
     return stored
 
 

@@ -5,7 +5,6 @@ entry with y = 240 is no event: the times from it on are 8192 us later. Source:
 gorchard/event-Python, eventvision.py, `read_dataset`.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tespec.core.settings import Size
-from tespec.events.readers import Events, Reader, read_rows, resolve_size, rises
+from tespec.events.readers import Events, Reader, record_reader, resolve_size, rises
 
 ENTRY = np.dtype([("x", "u1"), ("y", "u1"), ("high", "u1"), ("low", ">u2")])
 OVERFLOW_ROW, OVERFLOW_US = 240, 1 << 13
-BLOCK = 1 << 18  # entries per chunk
 CHECKED = 1000  # entries at the start of a file, by which it is recognised
 
 
@@ -26,7 +24,9 @@ def reads(path: Path) -> bool:
     if path.suffix.lower() != ".bin" or not path.is_file() or path.stat().st_size % ENTRY.itemsize:
         return False
     entries = np.fromfile(path, ENTRY, CHECKED)
-    return bool((entries["y"] <= OVERFLOW_ROW).all()) and rises(_decode(entries).t)
+    return bool((entries["y"] <= OVERFLOW_ROW).all()) and rises(
+        _decode(entries, np.zeros(1, np.int64)).t
+    )
 
 
 def open_recording(path: Path, sensor: Size | None = None, default: Size | None = None) -> Reader:
@@ -38,23 +38,15 @@ def open_recording(path: Path, sensor: Size | None = None, default: Size | None 
         default: (height, width) in px if nothing else names it, see `resolve_size`.
     """
     size = resolve_size(path, sensor, default=default)
-    count = path.stat().st_size // ENTRY.itemsize
-
-    def chunks() -> Iterator[Events]:
-        later = 0
-        for entries in read_rows(path, ENTRY, 0, count, BLOCK):
-            events = _decode(entries, later)
-            later += OVERFLOW_US * (len(entries) - len(events.t))
-            yield events
-
-    return Reader(path, *size, count, chunks)
+    return record_reader(path, size, ENTRY, 0, _decode, [0])
 
 
-def _decode(entries: NDArray[Any], later: int = 0) -> Events:
-    """Convert entries (N,) to events; their times are `later` us later than stored."""
+def _decode(entries: NDArray[Any], state: NDArray[np.int64]) -> Events:
+    """Convert entries (N,) to events; their times are later than stored by the `state` in us."""
     overflows = entries["y"] == OVERFLOW_ROW
     t = (entries["high"].astype(np.int64) & 127) << 16 | entries["low"]
-    t += later + OVERFLOW_US * np.cumsum(overflows)
+    t += state[0] + OVERFLOW_US * np.cumsum(overflows)
+    state += OVERFLOW_US * np.count_nonzero(overflows)
     polarity = (entries["high"] >> 7).astype(np.uint8)
     events = Events(entries["x"].astype(np.uint16), entries["y"].astype(np.uint16), t, polarity)
     return Events(*(column[~overflows] for column in events))

@@ -4,11 +4,14 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
+from numba import njit
+
 from tespec.core.errors import UserError
 from tespec.core.settings import Size
 
 LONGEST_HEADER = 1 << 16  # bytes; real headers have a few hundred
-BLOCK = 1 << 16  # events or words per read, which stay in the CPU cache
+NO_TIME = -(1 << 62)  # state of a clock before its first time
 INTEGRATOR = "Prophesee"
 INTEGRATORS = "integrator_name", "plugin_integrator_name", "camera_integrator_name"
 
@@ -84,17 +87,12 @@ def sensor_size(fields: Mapping[str, str]) -> Size | None:
     return (int(sides["height"]), int(sides["width"])) if named else None
 
 
-def number_of(path: Path, begin: int, size: int) -> int:
-    """Return the number of events or words from a byte of a file to its end.
+@njit(cache=True, nogil=True)
+def unwrap(value, latest, period):  # type: ignore[no-untyped-def]
+    """Unwrap a counter that restarts after `period`, a power of two.
 
-    Args:
-        path: the file.
-        begin: first byte of the data.
-        size: bytes of an event or word.
+    Returns the candidate closest to `latest`, or the value itself if that is `NO_TIME`.
     """
-    count, rest = divmod(path.stat().st_size - begin, size)
-    if rest:
-        raise UserError(
-            path, f"truncated: {rest} bytes after the last complete event or word", "copy it again"
-        )
-    return count
+    if latest == NO_TIME:
+        return np.int64(value)
+    return latest + ((value - latest + period // 2) & (period - 1)) - period // 2

@@ -5,8 +5,10 @@ hal/cpp/include/metavision/hal/decoders.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numba import njit
@@ -14,14 +16,14 @@ from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
 from tespec.core.settings import Size
-from tespec.events.readers import Events, Reader, read_rows, resolve_size
+from tespec.events.readers import Reader, record_reader, resolve_size
 from tespec.events.readers.prophesee import (
-    BLOCK,
+    NO_TIME,
     SYSTEMS,
-    number_of,
     read_header,
     sensor_size,
     system_id,
+    unwrap,
 )
 
 # EVT3: 16-bit words, their kind in the upper four bits.
@@ -33,10 +35,8 @@ EVT2_TIME_HIGH = 8
 # range of the high time word, which then wraps around to 0
 EVT3_HIGHS, EVT2_HIGHS = 1 << 12, 1 << 28
 OFF_SENSOR = 1 << 14  # px, beyond any column
-NO_TIME = -(1 << 62)  # high word before the first time
 # by the field evt of older headers
 NAMES = {"2": "EVT2", "2.0": "EVT2", "2.1": "EVT21", "3": "EVT3", "3.0": "EVT3"}
-WORDS = {"EVT2": "<u4", "EVT21 little": "<u8", "EVT21 legacy": "<u8", "EVT3": "<u2"}
 # system ids, -1 for none, with EVT2.1 whose 32-bit halves are swapped ("legacy")
 SWAPPED = (-1, *range(1, 0x37))
 
@@ -63,23 +63,12 @@ def open_recording(path: Path, sensor: Size | None = None, default: Size | None 
         order = dict(re.findall(r"(\w+)=(\w+)", options)).get("endianness")
         usual = "legacy" if number in SWAPPED else "little"
         encoding += f" {order or fields.get('endianness') or usual}"
-    if encoding not in WORDS:
+    if encoding not in DECODERS:
         problem = f"the unsupported encoding {encoding!r}" if encoding else "no encoding"
         raise UserError(path, f"its header has {problem}", "give an EVT2, EVT2.1 or EVT3 recording")
     size = resolve_size(path, sensor, sensor_size(fields), default)
-    dtype = np.dtype(WORDS[encoding])
-    count = number_of(path, start, dtype.itemsize)
-    decode = _decode_evt3 if encoding == "EVT3" else _decode_evt2
-
-    def chunks() -> Iterator[Events]:
-        state = np.array([0, 0, 0, NO_TIME, 0])  # of the decoder
-        for words in read_rows(path, dtype, start, count, BLOCK):
-            if encoding in ("EVT21 little", "EVT21 legacy"):
-                low, high = words.view("<u4").reshape(-1, 2).T
-                words = _to_evt2(high, low) if encoding == "EVT21 little" else _to_evt2(low, high)
-            yield Events(*decode(words, state))
-
-    return Reader(path, *size, count, chunks)
+    word, decode = DECODERS[encoding]
+    return record_reader(path, size, np.dtype(word), start, decode, [0, 0, 0, NO_TIME, 0])
 
 
 @njit(cache=True, nogil=True)
@@ -94,7 +83,7 @@ def _decode_evt3(words, state):  # type: ignore[no-untyped-def]
         if kind == EVT3_TIME_HIGH:
             # Only the high word shows a wrap-around: the low word steps back a few us if rows are
             # read out of order.
-            value = _unwrap(value, high, EVT3_HIGHS)
+            value = unwrap(value, high, EVT3_HIGHS)
             if value != high:
                 low = 0
             high = value
@@ -129,7 +118,7 @@ def _decode_evt2(words, state):  # type: ignore[no-untyped-def]
         kind = word >> 28
         value = int(word & 0x0FFFFFFF)
         if kind == EVT2_TIME_HIGH:
-            high = _unwrap(value, high, EVT2_HIGHS)
+            high = unwrap(value, high, EVT2_HIGHS)
         elif kind <= 1 and high != NO_TIME:
             time = (high << 6) + (value >> 22)
             x[n], y[n], t[n], p[n] = value >> 11 & 0x7FF, value & 0x7FF, time, kind
@@ -138,11 +127,13 @@ def _decode_evt2(words, state):  # type: ignore[no-untyped-def]
     return x[:n], y[:n], t[:n], p[:n]
 
 
-def _to_evt2(words: NDArray[np.uint32], masks: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """Convert EVT2.1 words (N,) with their masks to EVT2 words (M,).
+def _decode_evt21(words: NDArray[np.uint64], state: NDArray[np.int64], mask: int) -> Sequence[Any]:
+    """Decode a block of EVT2.1 words as EVT2 words: one per event, and those without events.
 
-    The result has a word per event, and the words without events.
+    `mask` is the position of the mask in each word, 0 for its low half and 1 for its high half.
     """
+    halves = words.view("<u4").reshape(-1, 2)
+    words, masks = halves[:, 1 - mask], halves[:, mask]
     has_events = words >> 28 <= 1
     masks = np.where(has_events, masks, np.uint32(1))
     index, pixel = np.nonzero(
@@ -150,7 +141,7 @@ def _to_evt2(words: NDArray[np.uint32], masks: NDArray[np.uint32]) -> NDArray[np
     )
     columns = (words >> 11 & 0x7FF)[index] + pixel
     # a larger one would change the time
-    return (words[index] + (pixel.astype(np.uint32) << 11))[columns < 1 << 11]
+    return _decode_evt2((words[index] + (pixel.astype(np.uint32) << 11))[columns < 1 << 11], state)
 
 
 @njit(cache=True, nogil=True)
@@ -164,9 +155,10 @@ def _empty_events(count):  # type: ignore[no-untyped-def]
     )
 
 
-@njit(cache=True, nogil=True)
-def _unwrap(value, latest, values):  # type: ignore[no-untyped-def]
-    """Unwrap a counter that restarts after `values`: return the candidate closest to `latest`."""
-    if latest == NO_TIME:
-        return value
-    return latest + (value - latest + values // 2) % values - values // 2
+# by encoding, and the order of the halves of EVT2.1: type of a word, and its decoder
+DECODERS: dict[str, tuple[str, Callable[..., Sequence[Any]]]] = {
+    "EVT2": ("<u4", _decode_evt2),
+    "EVT21 little": ("<u8", partial(_decode_evt21, mask=0)),
+    "EVT21 legacy": ("<u8", partial(_decode_evt21, mask=1)),
+    "EVT3": ("<u2", _decode_evt3),
+}

@@ -19,12 +19,11 @@ import pandas as pd
 
 from tespec.core.errors import UserError
 from tespec.core.settings import Size
-from tespec.events.readers import OFF_SENSOR, Events, Reader, resolve_size, rises
+from tespec.events.readers import BLOCK, OFF_SENSOR, Events, Reader, resolve_size, rises
 from tespec.events.readers.arrays import COPY_AGAIN, as_events, find_columns
 
 SUFFIXES = (".csv", ".txt")
 HEAD = 1 << 14  # bytes at the start of a file, by which its layout is recognised
-BLOCK = 1 << 18  # events per chunk
 HEADER = (
     "give it a first line with the names of its columns, as x,y,t,p "
     "(t: integers in us, or decimal seconds)"
