@@ -82,8 +82,6 @@ class Mvsec(LabelledDataset):
             raise UserError(truth, f"{name} is empty or has invalid times", COPY_AGAIN)
         # float64 resolves 0.24 us, so this is exact
         times = np.rint(seconds * 1e6).astype(np.int64)
-        if (np.diff(times) <= 0).any():
-            raise UserError(truth, f"the times in {name} step back or repeat", COPY_AGAIN)
         if len(times) != count:
             raise UserError(
                 truth, f"{DEPTH_MAPS} has {count} maps, but {len(times)} times", COPY_AGAIN

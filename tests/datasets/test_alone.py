@@ -174,7 +174,10 @@ def test_it_packs_recordings_of_its_split_that_have_no_store(tiny_world, tmp_pat
             {"classes": ["road"]},
             "classes: 1 are listed, but DSEC has masks of 11 or 19; list those",
         ),
-        ({"split": "trian"}, "dsec: no recordings are listed for split trian; add them to splits"),
+        (
+            {"split": "trian"},
+            "DSEC has no trian split: no recordings are listed; list some",
+        ),
         ({"splits": {"train": ["a"], "val": ["a"]}}, "dsec: a is in train and again in val"),
     ],
 )

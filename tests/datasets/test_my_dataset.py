@@ -103,13 +103,22 @@ def test_labels_are_those_on_disk_and_trained_on_and_scored(drives, settings):
     assert set(task.evaluate(model, batch["histograms"].device).overall().metrics()) >= {"miou"}
 
 
-def test_times_in_ms_are_refused(drives, settings, tmp_path):
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda times: times // 1000, "its labels are at .* us, the events at .* clock, in us"),
+        (lambda times: times[::-1], "recording canal: its label times step back or"),
+    ],
+    ids=["ms", "not rising"],
+)
+def test_times_that_are_not_those_of_the_events_are_refused(
+    drives, settings, tmp_path, change, message
+):
     root = shutil.copytree(drives, tmp_path / "drives")
     stamps = root / "test" / "canal" / "times.txt"
-    times = [int(line) // 1000 for line in stamps.read_text().split()]
+    times = change(np.loadtxt(stamps, np.int64))
     stamps.write_text("\n".join(map(str, times)))
-    what = rf"its labels are at {times[0]} to {times[-1]} us, the events at .* clock, in us"
-    with pytest.raises(UserError, match=what):
+    with pytest.raises(UserError, match=message):
         open_dataset(settings, root).recordings("test")
 
 

@@ -186,9 +186,8 @@ def test_recordings_are_read_by_several_threads_at_once(tmp_path, monkeypatch):
     monkeypatch.setattr(sources, "scan", lambda reader: (meeting.wait(), reader.path)[1])
     paths = [recording(tmp_path / f"{number}.dat", 2000) for number in range(2)]
     with ThreadPoolExecutor(2) as pool:
-        scans = [EventSource(path, scan_only=True) for path in paths]
-        assert list(pool.map(lambda source: source.facts, scans)) == paths
-    assert [source.facts for source in scans] == paths  # not read again
+        scanned = list(pool.map(EventSource.scanned, map(EventSource, paths)))
+    assert [source.facts for source in scanned] == paths  # not read again
 
 
 def test_a_bag_is_the_same_with_the_lock_of_its_store(tmp_path):
