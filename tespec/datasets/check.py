@@ -255,21 +255,15 @@ def choose(
     at a label are candidates, if any do.
 
     Args:
-        recordings: recordings with histograms of the same size.
+        recordings: recordings with histograms of the same size, and with at least one window.
         count: number of windows, unless there are fewer.
         rule: see `moment`.
 
     Returns:
         The recording and the index of each window.
-
-    Raises:
-        UserError: if no recording has a window.
     """
     windows = [(each, index) for each in recordings for index in each.label_indices.tolist()]
     windows = windows or [(each, index) for each in recordings for index in range(len(each))]
-    if not windows:
-        what = "has no label and no complete window to show"
-        raise UserError(recordings[0].path, what, "check the data set")
     chosen = []
     for part in np.array_split(np.arange(len(windows)), min(count, len(windows))):
         candidates = [windows[part[index]] for index in spread(CANDIDATES, len(part))]
@@ -290,7 +284,7 @@ def windows_at(recording: LabelledRecording, seconds: Sequence[float]) -> list[i
     """Find the windows that end at or before some times.
 
     Args:
-        recording: recording with contiguous windows.
+        recording: recording with contiguous windows, at least one.
         seconds: times in s since the start of the recording.
 
     Returns:
@@ -299,8 +293,6 @@ def windows_at(recording: LabelledRecording, seconds: Sequence[float]) -> list[i
     Raises:
         UserError: if a time is outside of the recording.
     """
-    if not len(recording):
-        raise UserError(recording.path, "is shorter than a window", "give a longer recording")
     ends = (recording.windows[:, 1] - recording.windows[0, 0]) / 1e6
     for time in seconds:
         if not ends[0] <= time <= ends[-1]:

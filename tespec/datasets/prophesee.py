@@ -216,9 +216,7 @@ def recordings_in(folder: Path) -> dict[str, Path]:
         file = path.with_name(path.name.removesuffix(STORE))
         ending = event_ending(file)
         if ending or (path / REPRESENTATIONS).is_dir() or (path / LABELS).is_file():
-            other = recordings.setdefault(file.name.removesuffix(ending), file)
-            if file != other:
-                raise UserError(file, f"also exists as {other.name}", "keep one of them")
+            unique_path((file, recordings.setdefault(file.name.removesuffix(ending), file)))
     return dict(sorted(recordings.items()))
 
 

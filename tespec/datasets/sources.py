@@ -153,10 +153,6 @@ def read_rectification(path: Path, height: int, width: int) -> NDArray[np.int16]
     Raises:
         UserError: if the file is missing, unreadable, or of another sensor size.
     """
-    if not path.is_file():
-        raise UserError(
-            path, "no such file, but the labels need rectified events", "copy it next to the events"
-        )
     with translate_errors(path, RECTIFY_MAP):
         pixels = dataset(path, RECTIFY_MAP, "f", 3)[()]
     if pixels.shape != (height, width, 2) or not np.isfinite(pixels).all():

@@ -19,7 +19,7 @@ from tespec.core.paths import REPOSITORY
 from tespec.core.settings import Downsample
 from tespec.datasets import Ddd17, Dsec, Gen1, Mvsec, OneMpx
 from tespec.datasets.base import LabelledDataset
-from tespec.events import Events, event_histogram, open_events
+from tespec.events import Events, event_histogram
 
 KINDS = {kind.title.casefold(): kind for kind in (Ddd17, Dsec, Gen1, Mvsec, OneMpx)}
 KIND = pytest.mark.parametrize("name", KINDS)
@@ -99,24 +99,6 @@ def test_given_values_replace_only_the_published_ones_of_their_name(tiny_world):
     assert len(data) == len(range(6, len(everything), 2))
     for index, item in enumerate(data):
         np.testing.assert_equal(item, everything[6 + 2 * index])
-
-
-def test_windows_are_those_before_the_label_or_all_since_the_previous_one(tiny_world):
-    since = opened(tiny_world, "ddd17", window_ms=None, events=True)
-    before = opened(tiny_world, "ddd17", window_ms=10, events=True)
-    for index in (1, len(since) // 2, len(since) - 1):
-        previous, (events, _, _, time) = since[index - 1].time, since[index]
-        assert previous <= events.t[0] < events.t[-1] < time
-        assert len(events.t) == len(
-            open_events(before._labels[index][0].path).slice(previous, time).t
-        )
-        assert (
-            time - 10_000
-            <= before[index].events.t[0]
-            < before[index].events.t[-1]
-            < time
-            == before[index].time
-        )
 
 
 @KIND

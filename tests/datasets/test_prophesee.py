@@ -217,7 +217,7 @@ def test_event_files_of_several_kinds_are_each_a_recording(root):
         (test / f"c{ending}").touch()
         with pytest.raises(
             UserError,
-            match=rf"c{ending.removesuffix('.store')}: also exists as c_td\.dat; keep one",
+            match=rf"c{ending.removesuffix('.store')}: also exists as .*/c_td\.dat; keep one",
         ):
             opened(root)
         (test / f"c{ending}").unlink()

@@ -140,8 +140,6 @@ def change_byte(path, place):
 
 
 CHANGES = {
-    "first event": lambda recording: change_byte(recording / "events.dat.xyp", 4),
-    "last event": lambda recording: change_byte(recording / "events.dat.xyp", -2),
     "mask": lambda recording: min(extract(recording).iterdir()).write_bytes(
         png(np.zeros((64, 96), np.uint8))
     ),

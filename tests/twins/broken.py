@@ -155,7 +155,7 @@ DSEC = {
         "recording of the test split is missing; copy it there",
     ),
     "labels without events": (at(EVENTS, Path.unlink), "events.h5: no such file"),
-    "no rectification": (at(MAP, Path.unlink), "labels need rectified events"),
+    "no rectification": (at(MAP, Path.unlink), "rectify_map.h5: no such file"),
     "rectification of another size": (
         at(MAP, content(lambda map_: map_[1:], "rectify_map")),
         "rectify_map has the",
