@@ -192,8 +192,8 @@ class LabelledDataset(ABC):
             for label in range(len(recording.label_indices))
         ]
 
-    def _open_below(self, folder: Path) -> None:
-        """Take `folder`, at or below the given one, as the folder of the recordings."""
+    def refuse_description(self, folder: Path) -> None:
+        """Refuse a `dataset.json` in a folder of recordings, at or below the root, if ignored."""
         inner = read_description(folder)
         # A sensor's size is read from the nearest description, all else from the given folder.
         if inner not in (read_description(self.root), Description(sensor=inner.sensor)):
@@ -202,7 +202,6 @@ class LabelledDataset(ABC):
                 f"would be ignored, since its folder is below the given one, {self.root}",
                 f"give {folder}",
             )
-        self.root = folder
 
     def _refuse_repeated(self, splits: Mapping[str, Iterable[str]]) -> None:
         first: dict[str, str] = {}
@@ -244,13 +243,16 @@ class LabelledDataset(ABC):
             split: split of the recording, for the message.
 
         Raises:
-            UserError: if none exists, or several that are not links to one of them.
+            UserError: if none exists, or several that are not links to one of them, or if a
+                `dataset.json` beside it would be ignored.
         """
         existing = [path for path in paths if recording_exists(path)]
         if not existing:
             what = f"recording of the {split} split is missing"
             raise UserError(paths[0], what, "copy it there")
-        return unique_path(existing)
+        path = unique_path(existing)
+        self.refuse_description(path.parent)
+        return path
 
     def files(self, split: str) -> list[RecordingFiles]:
         """Files of each recording of a split, in the order of `names`."""

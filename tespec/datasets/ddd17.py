@@ -1,7 +1,6 @@
 """DDD17 with segmentation masks, in the layout of the archive that uzh-rpg/ess offers."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pydantic
@@ -9,7 +8,7 @@ import pydantic
 from tespec.core.description import LEVELS
 from tespec.core.errors import UserError
 from tespec.core.settings import PositiveInt
-from tespec.datasets.base import TRAIN, LabelledDataset, RecordingFiles
+from tespec.datasets.base import LabelledDataset, RecordingFiles
 from tespec.datasets.labels import MASK, MaskFiles, ego_speed_at, mask_names
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import EventSource
@@ -87,11 +86,6 @@ class Ddd17(LabelledDataset):
     layout = "archive of the ESS authors (uzh-rpg/ess), a folder for each recording"
     protocol_type = Ddd17Protocol
     protocol: Ddd17Protocol
-
-    def __init__(self, root: Path | str, split: str = TRAIN, **options: Any) -> None:
-        super().__init__(root, split, **options)
-        if not any(self.root.glob("dir*")) and (self.root / "data").is_dir():
-            self._open_below(self.root / "data")
 
     def find(self, split: str, name: str) -> RecordingFiles:
         # Some loaders read <root>/train/dir0 and <root>/test/dir1; the names decide on the split,

@@ -7,6 +7,7 @@ from tespec.datasets.base import LabelledDataset, RecordingFiles
 from tespec.datasets.labels import DEPTH, DepthMaps, label_spacing
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import EventSource
+from tespec.datasets.splits import search_folders
 from tespec.events.histogram import Region
 from tespec.events.readers.hdf5 import COPY_AGAIN, dataset, translate_errors
 from tespec.events.readers.mvsec import SENSOR
@@ -64,8 +65,7 @@ class Mvsec(LabelledDataset):
     layout = "official hdf5 files, one of events and one of ground truth for each sequence"
 
     def find(self, split: str, name: str) -> RecordingFiles:
-        folders = (self.root, *sorted(self.root.iterdir()))
-        data = self.locate([folder / f"{name}{DATA}" for folder in folders], split)
+        data = self.locate([path / f"{name}{DATA}" for path in search_folders(self.root)], split)
         truth = data.with_name(f"{name}{TRUTH}")
         if not truth.is_file():
             raise UserError(truth, "no such file", "copy the ground truth next to the events")

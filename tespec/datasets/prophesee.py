@@ -249,7 +249,8 @@ class PropheseeDataset(LabelledDataset):
                 f"has no train, val or test folder{count}",
                 "give the folder that contains them",
             )
-        self._open_below(folders[0])
+        self.refuse_description(folders[0])
+        self.root = folders[0]
         self.folders = {}
         for split in self.splits:
             paths = [path for name, path in split_folders(self.root) if name == split]

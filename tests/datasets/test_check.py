@@ -61,11 +61,18 @@ def test_what_is_wrong_is_told_for_each_recording(tiny_world, tmp_path):
     assert len(table(found).splitlines()) == 5
 
 
-@pytest.mark.parametrize(("task", "below"), [("ddd17", "data"), ("gen1", "files")])
-def test_no_description_below_the_given_folder_is_ignored(tmp_path, task, below):
-    inner = tmp_path / below
-    for folder in ("dir0", "train"):
-        (inner / folder).mkdir(parents=True)
+@pytest.mark.parametrize(
+    ("task", "name", "path"),
+    [
+        ("ddd17", "dir0", "dir0"),
+        ("gen1", "a", "train"),
+        ("mvsec", "outdoor_day2", "outdoor_day2_data.hdf5"),
+        ("dsec", "zurich_city_00_a", "zurich_city_00_a/11classes/0.png"),
+    ],
+)
+def test_no_description_below_the_given_folder_is_ignored(tmp_path, task, name, path):
+    inner = tmp_path / "data"
+    (inner / path).mkdir(parents=True)
     description = inner / "dataset.json"
     for content in (
         {"splits": {"train": ["a"], "val": ["b"]}},
@@ -75,9 +82,9 @@ def test_no_description_below_the_given_folder_is_ignored(tmp_path, task, below)
         description.write_text(json.dumps(content))
         remedy = re.escape(f"below the given one, {tmp_path}; give {inner}")
         with pytest.raises(UserError, match=rf"dataset\.json: would be ignored, .*{remedy}$"):
-            opened(tmp_path, task)
+            opened(tmp_path, task).find("train", name)
     description.write_text('{"sensor": {"height": 9, "width": 9}}')  # read for each recording
-    assert opened(tmp_path, task).root == inner
+    opened(tmp_path, task).refuse_description(inner)
 
 
 def test_recordings_of_different_sizes_are_found_and_not_trained_on(tiny_world, tmp_path):

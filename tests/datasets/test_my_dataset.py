@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from event_files import whole, write_h5
+from event_files import whole
 from guides import follow, forgotten_afterwards, section
 from PIL import Image
 from twins import opened
@@ -18,8 +18,6 @@ from tespec.core.paths import REPOSITORY
 from tespec.core.settings import Downsample
 from tespec.datasets.folder import split_train_val
 from tespec.datasets.labels import IGNORE
-from tespec.events import Events, open_events, opening
-from tespec.events.readers import Reader
 from tespec.events.readers.dat import write_dat
 from tespec.registry import DATASETS, find_registered, import_files
 from tespec.tasks import build_task, import_tasks
@@ -148,24 +146,6 @@ def test_what_it_tests_on_is_known_wherever_it_lies(drives, settings, tmp_path):
         name.split("/")[1]
         for name in split_train_val(drives, 50, Downsample(1, "nearest")).excluded_test
     ] == ["canal"]
-
-
-def test_a_format_of_ones_own_is_asked_before_those_of_the_harness(tmp_path, monkeypatch):
-    """The HDF5 reader would ask for the sensor's size, so the user's class is asked first."""
-
-    class Own:
-        def reads(self, path):
-            return path.name == "own.h5"
-
-        def open_recording(self, path, sensor, default):
-            return Reader(path, 4, 5, 3, lambda: iter([Events(*np.arange(12).reshape(4, 3) % 2)]))
-
-    monkeypatch.setattr(opening, "FORMATS", [Own(), *opening.FORMATS])
-    for name in ("own.h5", "other.h5"):
-        write_h5(tmp_path / name, {f"events/{column}": np.arange(3) for column in "xytp"})
-    assert open_events(tmp_path / "own.h5").count == 3
-    with pytest.raises(UserError, match=r"other\.h5: does not specify the sensor's size"):
-        open_events(tmp_path / "other.h5")
 
 
 @pytest.mark.slow

@@ -131,7 +131,7 @@ def test_formats_of_the_user_are_known_to_every_process(tmp_path, monkeypatch):
         "from tespec.events import Events, opening\n"
         "from tespec.events.readers import Reader\n"
         "def reads(path):\n"
-        "    return path.suffix == '.mine'\n"
+        "    return path.suffix == '.h5'\n"  # before the harness's own format is asked
         "def open_recording(path, sensor, default):\n"
         "    events = Events(*np.arange(12).reshape(4, 3) % 2)\n"
         "    return Reader(path, 4, 5, 3, lambda: iter([events]))\n"
@@ -149,7 +149,7 @@ def test_formats_of_the_user_are_known_to_every_process(tmp_path, monkeypatch):
     monkeypatch.setattr(sources, "ProcessPoolExecutor", NewProcess)
     folder = tmp_path / "in"
     folder.mkdir()
-    for name in ("a.mine", "b.mine"):
+    for name in ("a.h5", "b.h5"):
         (folder / name).write_text(name)
     command = f"python benchmarks/data.py prepare recordings {folder} --processes 2"
     assert "packed: 2 recordings" in follow(command, tmp_path, "--import", str(program))[0]

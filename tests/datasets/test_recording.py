@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import pytest
 from ddd17_copies import extract, png
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from twins import copied, fingerprint, opened
 
@@ -211,6 +211,7 @@ def test_networks_of_both_kinds_learn_from_the_same_labels_and_a_larger_share_ho
     assert sum(map(len, fifth)) == round(0.2 * sum(map(len, every)))
 
 
+@settings(max_examples=30)
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=5), st.integers(0, 9))
 def test_few_labels_are_nested_and_spread_over_recordings_and_time(counts, seed):
     total = sum(counts)
