@@ -148,11 +148,11 @@ class LabelledDataset(ABC):
         self.protocol = build(self.protocol_type, protocol, "protocol")
         self.downsample = downsample
         self.classes = tuple(classes)
-        merged = {
-            **self.splits,
-            **{part: names for part, names in splits.items() if names is not None},
+        listed = {
+            part: self.splits.get(part) if names is None else names
+            for part, names in splits.items()
         }
-        self.splits = {part: tuple(merged[part]) for part in splits if merged.get(part)}
+        self.splits = {part: tuple(names) for part, names in listed.items() if names}
         self._refuse_repeated(self.splits)
         if not self.divides_labels and downsample.factor != 1:
             raise UserError(
@@ -192,8 +192,8 @@ class LabelledDataset(ABC):
             for label in range(len(recording.label_indices))
         ]
 
-    def _open_below(self, folder: Path) -> None:
-        """Take `folder`, at or below the given one, as the folder of the recordings."""
+    def refuse_description(self, folder: Path) -> None:
+        """Refuse a `dataset.json` in a folder of recordings, at or below the root, if ignored."""
         inner = read_description(folder)
         # A sensor's size is read from the nearest description, all else from the given folder.
         if inner not in (read_description(self.root), Description(sensor=inner.sensor)):
@@ -202,7 +202,6 @@ class LabelledDataset(ABC):
                 f"would be ignored, since its folder is below the given one, {self.root}",
                 f"give {folder}",
             )
-        self.root = folder
 
     def _refuse_repeated(self, splits: Mapping[str, Iterable[str]]) -> None:
         first: dict[str, str] = {}
@@ -220,18 +219,9 @@ class LabelledDataset(ABC):
         """Names of the recordings of a split."""
         if split in self.splits:
             return tuple(self.splits[split])
-        if split == HELD_OUT:
-            raise UserError(
-                self.root,
-                f"{self.title} has no validation split: no recordings are listed",
-                "move some from splits.train to splits.val "
-                "(with --set, a config or a dataset.json)",
-            )
-        raise UserError(
-            self.root,
-            f"no recordings are listed for split {split}",
-            "add them to splits in the settings",
-        )
+        what = f"{self.title} has no {split} split: no recordings are listed"
+        remedy = f"list some in splits.{split} (with --set, a config or a dataset.json)"
+        raise UserError(self.root, what, remedy)
 
     @abstractmethod
     def find(self, split: str, name: str) -> RecordingFiles:
@@ -253,13 +243,16 @@ class LabelledDataset(ABC):
             split: split of the recording, for the message.
 
         Raises:
-            UserError: if none exists, or several that are not links to one of them.
+            UserError: if none exists, or several that are not links to one of them, or if a
+                `dataset.json` beside it would be ignored.
         """
         existing = [path for path in paths if recording_exists(path)]
         if not existing:
             what = f"recording of the {split} split is missing"
             raise UserError(paths[0], what, "copy it there")
-        return unique_path(existing)
+        path = unique_path(existing)
+        self.refuse_description(path.parent)
+        return path
 
     def files(self, split: str) -> list[RecordingFiles]:
         """Files of each recording of a split, in the order of `names`."""
@@ -289,7 +282,8 @@ class LabelledDataset(ABC):
             **more: other fields of `LabelledRecording`.
 
         Raises:
-            UserError: if the labels have another clock than the events, or more rows.
+            UserError: if the labels have another clock than the events, or more rows, or if their
+                times do not rise.
         """
         facts = files.source.facts
         if region.height > facts.height:
@@ -298,16 +292,24 @@ class LabelledDataset(ABC):
                 f"has {facts.height} rows, fewer than the {region.height} rows with labels",
                 "set protocol.rows, or specify the sensor's size in dataset.json",
             )
-        if len(times):
-            self.require_clock(files, times)
+        if not len(times) or (np.diff(times, prepend=begin) <= 0).any():
+            raise UserError(
+                f"{files.source.path}, recording {files.name}",
+                "its label times step back or repeat" if len(times) else "has no labels",
+                "copy its labels again",
+            )
+        self.require_clock(files, times)
         windows, label_indices = label_windows(times, begin, self.window_ms, self.contiguous)
         # a zip archive holds the same masks as the folder that is extracted from it
         tables = [path for path in files.label_files if path.is_file() and path.suffix != ".zip"]
-        speeds = ego_speed_at(self.root, files.name, times)
-        more = {"ego_speed": speeds, "files": tuple(tables)} | more
+        more = {"ego_speed": self.ego_speed(files.name, times), "files": tuple(tables)} | more
         return LabelledRecording(
             files.name, files.source, region, windows, labels, label_indices, **more
         )
+
+    def ego_speed(self, name: str, times: NDArray[np.int64]) -> NDArray[np.float32] | None:
+        """Speeds (K,) of the camera in m/s at `times` (K,) in us, if the data set holds them."""
+        return ego_speed_at(self.root / "ego_speed" / f"{name}.npy", times)
 
     def require_clock(self, files: RecordingFiles, times: NDArray[np.int64]) -> None:
         """Refuse labels that have another clock, or another unit of time, than the events.
@@ -331,10 +333,7 @@ class LabelledDataset(ABC):
 
     def open_checked(self, files: RecordingFiles) -> LabelledRecording:
         """Open one recording whose labels are checked as they are read."""
-        recording = self.open(files)
-        if self.label_kind is None:
-            return recording
-        return with_checks(recording, self.label_kind, len(self.classes))
+        return with_checks(self.open(files), self.label_kind, len(self.classes))
 
     def recordings(self, split: str) -> list[LabelledRecording]:
         """Open all recordings of a split."""

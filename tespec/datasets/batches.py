@@ -106,7 +106,8 @@ class StepBatches(Dataset[dict[str, Tensor]]):
                 f"no recording has the {segments} windows of a chunk, the longest has {longest}",
                 f"set segments to {longest} or fewer" if longest else "give longer recordings",
             )
-        self._recordings, self._settings = recordings, settings
+        self._recordings: Sequence[Any] = recordings
+        self._settings = settings
         self._share = lanes_of(settings.batch_size, shard)
         self._size = recordings[0].region.height, recordings[0].region.width
         self.segments = segments
@@ -173,7 +174,6 @@ class LabelledBatches(StepBatches):
     ) -> None:
         ends = tuple(recording.label_indices for recording in recordings)
         super().__init__(recordings, settings, seed, shard, ends=ends)
-        self._labelled_recordings = recordings
         self._limit = settings.labels_per_chunk
         self._collate = collate
 
@@ -183,7 +183,7 @@ class LabelledBatches(StepBatches):
         positions: list[tuple[int, int]] = []
         labels: list[tuple[Any, FlipZoom]] = []
         for row, (lane, slot) in enumerate(zip(self._share, slots, strict=True)):
-            recording = self._labelled_recordings[slot.recording]
+            recording = self._recordings[slot.recording]
             for label in self._choose(recording.labels_in(slot.first, self.segments), lane, step):
                 positions.append((row, int(recording.label_indices[label]) - slot.first))
                 labels.append((recording.labels[label], flip_zooms[row]))

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -84,7 +83,7 @@ def _check_recording(
     try:
         files = dataset.find(split, name)
         if isinstance(files.source, EventSource):
-            files = files._replace(source=replace(files.source, scan_only=True))
+            files = files._replace(source=files.source.scanned())
         recording = dataset.open_checked(files)
         content = tuple((file["bytes"], file["sampled_sha256"]) for file in files.source.identity())
     except UserError as error:
@@ -96,12 +95,13 @@ def _check_recording(
         except UserError as error:
             problems.append(error)
     if facts.get("labels_read") and facts["labels_empty"] == facts["labels_read"]:
-        problem = UserError(
-            f"{recording.path}, recording {name}",
-            f"all of the {facts['labels_read']:,} labels that were read are empty",
-            "copy the labels again, or leave the recording out",
+        problems.append(
+            UserError(
+                f"{recording.path}, recording {name}",
+                f"all of the {facts['labels_read']:,} labels that were read are empty",
+                "copy the labels again, or leave the recording out",
+            )
         )
-        problems.append(problem)
     return CheckedRecording(split, name, facts, tuple(problems), content, recording.region)
 
 
@@ -251,37 +251,27 @@ def choose(
 ) -> list[tuple[LabelledRecording, int]]:
     """Choose windows to preview, spread over recordings and time.
 
-    Of 9 windows in each time interval, the one with most events is chosen. Only windows that end at
-    a label are candidates, if any do. Windows repeat only in recordings with too few of them.
+    Of 9 windows in each of `count` parts, the one with most events is chosen. Only windows that end
+    at a label are candidates, if any do.
 
     Args:
-        recordings: recordings with histograms of the same size.
-        count: number of windows.
+        recordings: recordings with histograms of the same size, and with at least one window.
+        count: number of windows, unless there are fewer.
         rule: see `moment`.
 
     Returns:
         The recording and the index of each window.
-
-    Raises:
-        UserError: if no recording has a window.
     """
-    labelled = [recording for recording in recordings if len(recording.label_indices)]
-    usable = labelled or [recording for recording in recordings if len(recording)]
-    if not usable:
-        where = recordings[0].path if recordings else "recordings"
-        raise UserError(where, "has no label and no complete window to show", "check the data set")
+    windows = [(each, index) for each in recordings for index in each.label_indices.tolist()]
+    windows = windows or [(each, index) for each in recordings for index in range(len(each))]
     chosen = []
-    for row in range(count):
-        position = row * len(usable) // count if len(usable) >= count else row % len(usable)
-        recording = usable[position]
-        windows = (
-            recording.label_indices if len(recording.label_indices) else np.arange(len(recording))
-        )
-        first = row * len(windows) // count
-        last = max(first, (row + 1) * len(windows) // count - 1)
-        candidates = windows[np.linspace(first, last, CANDIDATES).astype(int)].tolist()
-        events = [_histogram(recording, index, rule).sum(dtype=np.int64) for index in candidates]
-        chosen.append((recording, candidates[int(np.argmax(events))]))
+    for part in np.array_split(np.arange(len(windows)), min(count, len(windows))):
+        candidates = [windows[part[index]] for index in spread(CANDIDATES, len(part))]
+        events = [
+            _histogram(recording, window, rule).sum(dtype=np.int64)
+            for recording, window in candidates
+        ]
+        chosen.append(candidates[int(np.argmax(events))])
     return chosen
 
 
@@ -294,7 +284,7 @@ def windows_at(recording: LabelledRecording, seconds: Sequence[float]) -> list[i
     """Find the windows that end at or before some times.
 
     Args:
-        recording: recording with contiguous windows.
+        recording: recording with contiguous windows, at least one.
         seconds: times in s since the start of the recording.
 
     Returns:
@@ -303,8 +293,6 @@ def windows_at(recording: LabelledRecording, seconds: Sequence[float]) -> list[i
     Raises:
         UserError: if a time is outside of the recording.
     """
-    if not len(recording):
-        raise UserError(recording.path, "is shorter than a window", "give a longer recording")
     ends = (recording.windows[:, 1] - recording.windows[0, 0]) / 1e6
     for time in seconds:
         if not ends[0] <= time <= ends[-1]:

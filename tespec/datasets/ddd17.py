@@ -1,7 +1,6 @@
 """DDD17 with segmentation masks, in the layout of the archive that uzh-rpg/ess offers."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pydantic
@@ -9,13 +8,12 @@ import pydantic
 from tespec.core.description import LEVELS
 from tespec.core.errors import UserError
 from tespec.core.settings import PositiveInt
-from tespec.datasets.base import TRAIN, LabelledDataset, RecordingFiles
-from tespec.datasets.labels import MASK, MaskFiles, mask_names
+from tespec.datasets.base import LabelledDataset, RecordingFiles
+from tespec.datasets.labels import MASK, MaskFiles, ego_speed_at, mask_names
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import EventSource
 from tespec.datasets.splits import search_folders
 from tespec.events.histogram import Region
-from tespec.events.readers.arrays import load_array
 from tespec.events.readers.ddd17 import (
     EVENTS,
     INDEX,
@@ -89,11 +87,6 @@ class Ddd17(LabelledDataset):
     protocol_type = Ddd17Protocol
     protocol: Ddd17Protocol
 
-    def __init__(self, root: Path | str, split: str = TRAIN, **options: Any) -> None:
-        super().__init__(root, split, **options)
-        if not any(self.root.glob("dir*")) and (self.root / "data").is_dir():
-            self._open_below(self.root / "data")
-
     def find(self, split: str, name: str) -> RecordingFiles:
         # Some loaders read <root>/train/dir0 and <root>/test/dir1; the names decide on the split,
         # not the folders.
@@ -108,26 +101,19 @@ class Ddd17(LabelledDataset):
         folder = files.source.path
         facts = files.source.facts
         image_times, next_events, _ = read_image_times(folder)
-        mask_paths = [folder / name for name in MASK_PATHS if (folder / name).exists()]
-        if not mask_paths:
-            raise UserError(
-                folder, f"has neither {' nor '.join(MASK_PATHS)}", "copy the recording again"
-            )
-        masks = mask_names(mask_paths[0])
+        archive, extracted = (folder / name for name in MASK_PATHS)
+        mask_path = extracted if extracted.exists() and not archive.exists() else archive
+        masks = mask_names(mask_path)
         images = np.array(list(masks), np.int64) - 1
         outside = images[(images < 0) | (images >= len(image_times))] + 1
         if len(outside):
             raise UserError(
-                mask_paths[0],
+                mask_path,
                 f"mask {outside[0]} matches none of {len(image_times)} images",
                 "copy the folder again",
             )
         times = image_times[images]
         begin = image_times[images[0] - 1] if images[0] else min(facts.t_first, times[0] - 1)
-        if (np.diff(times, prepend=begin) <= 0).any():
-            raise UserError(
-                folder / INDEX, "the image times step back or repeat", "copy the folder again"
-            )
         count = facts.count + facts.dropped
         needed = int(next_events[images].max())
         if needed > count:
@@ -136,24 +122,13 @@ class Ddd17(LabelledDataset):
                 f"truncated: {count} events, but the masks need {needed}",
                 "copy the event files again",
             )
-        ego_speed = None
-        if (folder / SPEED).is_file():
-            speed = load_array(folder / SPEED)
-            if speed.shape != image_times.shape or speed.dtype.kind != "f":
-                raise UserError(
-                    folder / SPEED,
-                    f"is {speed.dtype} of shape {speed.shape}, "
-                    f"not float of shape {image_times.shape}",
-                    "remove it or copy it again",
-                )
-            ego_speed = speed[images].astype(np.float32)
         return self.labelled_recording(
             files,
             Region(self.protocol.rows, facts.width),
-            MaskFiles(mask_paths[0], tuple(masks.values())),
+            MaskFiles(mask_path, tuple(masks.values())),
             times,
             begin=int(begin),
-            ego_speed=ego_speed,
+            ego_speed=ego_speed_at(folder / SPEED, times, image_times),
         )
 
     @classmethod

@@ -144,6 +144,7 @@ class Dsec(LabelledDataset):
                 "copy the labels of DSEC-Semantic next to the events",
             )
         labels = unique_path(with_masks)
+        self.refuse_description(labels.parent)
         times = [labels / path.format(name=name) for path in TIMES]
         stamps = next((path for path in times if path.is_file()), times[-1])
         paths = [folder / path for folder in folders for path in EVENTS]

@@ -58,41 +58,39 @@ def find_recordings(root: Path) -> list[Path]:
     require_file_or_folder(root)
     if root.is_file() or _is_recording(root):
         return [root]
-    paths = {_packed_from(path) for path in map(Path, entries_below(root)) if _is_recording(path)}
+    below = (
+        Path(folder, name) for folder, folders, files in walk(root) for name in (*folders, *files)
+    )
+    paths = {_packed_from(path) for path in below if _is_recording(path)}
     if not paths:
         formats = ", ".join((*FILES, *SUFFIXES, "packed store", "DDD17 recording", ARCHIVE))
         raise UserError(root, f"holds no recording ({formats})", "give another file or folder")
     return sorted(paths)
 
 
-def entries_below(root: Path) -> Iterator[os.DirEntry[str]]:
-    """Yield every entry at any depth below a folder that is not hidden, without a `stat` of files.
+def walk(root: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Yield each folder at or below `root` with the names in it, as `os.walk`, but no hidden ones.
 
     Links to folders are followed once all other folders are read, unless they lead to one of these.
+    Files are listed without a `stat` of each.
     """
-    folders = [str(root)]
-    links: list[str] = []
-    visited: set[tuple[int, int]] = set()
-    while folders or links:
-        folder = folders.pop() if folders else links.pop()
-        try:
-            status = os.stat(folder)
-            inode = (status.st_dev, status.st_ino)
-            if inode in visited:
+    visited: set[str] = set()
+    tops = [str(root)]
+    for top in tops:
+        for folder, folders, files in os.walk(top, onerror=_refuse_unreadable):
+            real = os.path.realpath(folder)
+            if real in visited:
+                folders.clear()
                 continue
-            visited.add(inode)
-            with os.scandir(folder) as scan:
-                entries = [
-                    entry for entry in scan if entry.name[0] != "." and entry.name != "lost+found"
-                ]
-        except OSError as error:
-            raise UserError(
-                folder, f"cannot be read ({error.strerror})", "change its permissions"
-            ) from error
-        yield from entries
-        folders += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
-        links += [e.path for e in entries if e.is_symlink() and os.path.isdir(e.path)]
-        links.sort(reverse=True)
+            visited.add(real)
+            folders[:] = sorted(name for name in folders if name[0] != "." and name != "lost+found")
+            tops += filter(os.path.islink, (os.path.join(folder, name) for name in folders))
+            yield folder, folders, [name for name in files if name[0] != "."]
+
+
+def _refuse_unreadable(error: OSError) -> None:
+    what = f"cannot be read ({error.strerror})"
+    raise UserError(error.filename, what, "change its permissions") from error
 
 
 def _is_recording(path: Path) -> bool:
@@ -100,12 +98,10 @@ def _is_recording(path: Path) -> bool:
     if not (path.is_file() or path.is_dir()):
         # a broken link, or a pipe or device that must not be opened
         return not path.exists() and suffix in ("", STORE, *FILES, *SUFFIXES)
-    if path.is_file() and suffix == ".npz":
-        return arrays.holds_events(path)
     try:
-        is_event_file = path.is_file() and suffix in FILES
-        is_stored = (path / HEADER).is_file() or is_archive(path)
-        return is_event_file or is_stored or format_of(path) is not None
+        if path.is_file() and suffix in FILES:
+            return suffix != ".npz" or arrays.holds_events(path)
+        return (path / HEADER).is_file() or is_archive(path) or format_of(path) is not None
     except (UserError, OSError):
         return True  # too damaged to tell
 

@@ -1,7 +1,6 @@
 """Batches of augmented images in folders, and of DDD17's frames paired with their events."""
 
 import hashlib
-import os
 import random
 import re
 from collections import Counter
@@ -18,6 +17,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from tespec.core.errors import UserError
+from tespec.core.files import regular_file
 from tespec.core.hashes import Contents
 from tespec.core.settings import Pretraining
 from tespec.datasets.augment import apply_maps, sample_flip_zoom
@@ -25,10 +25,10 @@ from tespec.datasets.base import HELD_OUT, TEST, TRAIN
 from tespec.datasets.ddd17 import IMAGES, read_image_times
 from tespec.datasets.folder import (
     LEFT_OUT,
-    entries_below,
     name_hash,
     recording_name,
     split_recordings,
+    walk,
 )
 from tespec.datasets.lanes import FULL_BATCH, Shard, lanes_of, shuffled
 from tespec.datasets.recording import Recording, window_us
@@ -100,7 +100,12 @@ def open_images(root: Path) -> ImageFolder:
     """
     if not root.is_dir():
         raise UserError(root, "is not a folder", "give a folder of images")
-    paths = sorted(Path(entry.path) for entry in entries_below(root) if _is_image(entry))
+    paths = sorted(
+        Path(folder, name)
+        for folder, _, files in walk(root)
+        for name in files
+        if name.lower().endswith(ENDINGS)
+    )
     splits = split_recordings(root, sorted({path.parent for path in paths}))
     split_of = {folder: split for split in (TRAIN, HELD_OUT) for folder in splits[split]}
     train = [path for path in paths if split_of.get(path.parent) == TRAIN]
@@ -145,15 +150,6 @@ def _is_split(folder: Path, split: str) -> bool:
     return split_named(folder.name) == split and (split != TRAIN or len(siblings) > 1)
 
 
-def _is_image(entry: os.DirEntry[str]) -> bool:
-    """Whether a file is named as an image.
-
-    Broken links count, since reading reports them; pipes, which block, do not.
-    """
-    is_named = entry.name.lower().endswith(ENDINGS)
-    return is_named and ((entry.is_symlink() and not os.path.exists(entry.path)) or entry.is_file())
-
-
 def read_image(path: Path, channels: int) -> Image.Image:
     """Read an image of at most 8 bits per channel.
 
@@ -165,7 +161,7 @@ def read_image(path: Path, channels: int) -> Image.Image:
         UserError: if the file is not readable, or has more than 8 bits per channel.
     """
     try:
-        with Image.open(path, formats=FORMATS) as image:
+        with Image.open(regular_file(path), formats=FORMATS) as image:
             if image.mode.startswith(WIDE):
                 raise UserError(
                     path,

@@ -42,27 +42,23 @@ STANDING = 0.1  # m/s below which the camera counts as standing
 def mask_names(path: Path) -> dict[int, str]:
     """List the masks in a folder or zip archive by number, the digits at the end of their names."""
     if path.is_dir():
-        names = sorted(str(file.relative_to(path)) for file in path.rglob("*.png"))
+        names = {str(file.relative_to(path)) for file in path.rglob("*.png")}
     else:
-        names = _archive(path, os.getpid()).namelist()
+        names = set(_archive(path, os.getpid()).namelist())
     masks: dict[int, str] = {}
-    for name in names:
+    for name in sorted(names):
         match = NUMBER.search(name)
         # macOS adds "._" twins to archives
         if match is None or PurePosixPath(name).name.startswith("."):
             continue
         number = int(match[1])
         other = masks.setdefault(number, name)
-        if other == name:
-            continue
-        folders = [str(PurePosixPath(mask).parent) for mask in (other, name)]
-        if folders[0] == folders[1]:
-            raise UserError(path, f"{other} and {name} are both mask {number}", "keep one of them")
-        raise UserError(
-            path,
-            f"mask {number} is in the folders {' and '.join(folders)} inside it",
-            "keep the folder of the masks whose pixels are class indices",
-        )
+        if other != name:
+            raise UserError(
+                path,
+                f"{other} and {name} are both mask {number}",
+                "keep the one whose pixels are class indices",
+            )
     if not masks:
         raise UserError(path, "holds no masks (PNG files whose names end in a number)", COPY_AGAIN)
     return dict(sorted(masks.items()))
@@ -143,10 +139,7 @@ class DepthMaps:
         title = f"map {self.maps[index]} of {self.name}"
         with translate_errors(self.path, title):
             depth = np.asarray(checked_dataset(self.path, self.name)[self.maps[index]], np.float32)
-        is_finite = np.isfinite(depth)
-        if (depth[is_finite] < 0).any():
-            raise UserError(self.path, f"{title} has negative depths", COPY_AGAIN)
-        return np.where(is_finite & (depth > 0), depth, np.float32(np.nan))
+        return np.where(np.isfinite(depth) & (depth != 0), depth, np.float32(np.nan))
 
     def checksums(self) -> dict[str, str]:
         """SHA-256 of the file, since reading all maps would take minutes, and their indices."""
@@ -155,41 +148,37 @@ class DepthMaps:
 
 
 def read_label_times(path: Path) -> NDArray[np.int64]:
-    """Read times (N,) int64 in us, rising, from a text file with one time per line."""
+    """Read times (N,) int64 in us from a text file with one time per line."""
     try:
-        times = np.array([int(line) for line in regular_file(path).read_text().split()], np.int64)
+        return np.array([int(line) for line in regular_file(path).read_text().split()], np.int64)
     except FileNotFoundError as error:
         raise UserError(path, "no such file", "copy the times of the masks") from error
     except (ValueError, OverflowError, OSError) as error:
         raise UserError(path, "must have one integer per line", COPY_AGAIN) from error
-    if not len(times):
-        raise UserError(path, "the file is empty", COPY_AGAIN)
-    if (np.diff(times) <= 0).any():
-        raise UserError(path, "its times step back or repeat", COPY_AGAIN)
-    return times
 
 
-def ego_speed_at(root: Path, name: str, times: NDArray[np.int64]) -> NDArray[np.float32] | None:
+def ego_speed_at(
+    path: Path, times: NDArray[np.int64], clock: NDArray[np.int64] | None = None
+) -> NDArray[np.float32] | None:
     """Interpolate the camera's speed at the times of labels.
 
-    `<root>/ego_speed/<name>.npy` holds (M, 2) floats: rising times in us on the recording's clock,
-    and speeds in m/s.
-
     Args:
-        root: folder of the data set.
-        name: name of the recording.
+        path: file of (M, 2) floats: rising times in us on the recording's clock, and speeds in m/s;
+            or, with `clock`, of the speeds alone.
         times: (K,) times in us.
+        clock: (M,) times of the speeds in us.
 
     Returns:
-        Speeds (K,) in m/s; None if the data set has no speeds.
+        Speeds (K,) in m/s; None if the file does not exist.
 
     Raises:
         UserError: if the file holds anything else.
     """
-    path = root / "ego_speed" / f"{name}.npy"
     if not path.is_file():
         return None
     rows = load_array(path)
+    if clock is not None and rows.shape == clock.shape:
+        rows = np.column_stack([clock, rows])
     is_table = rows.ndim == 2 and rows.shape[1] == 2 and rows.dtype.kind == "f" and len(rows)
     if not is_table or not np.isfinite(rows).all() or (np.diff(rows[:, 0]) < 0).any():
         raise UserError(
@@ -200,12 +189,12 @@ def ego_speed_at(root: Path, name: str, times: NDArray[np.int64]) -> NDArray[np.
     return np.interp(times, *rows.astype(np.float64).T).astype(np.float32)
 
 
-def with_checks(recording: LabelledRecording, kind: str, classes: int) -> LabelledRecording:
+def with_checks(recording: LabelledRecording, kind: str | None, classes: int) -> LabelledRecording:
     """Let the labels of a recording be checked as they are read.
 
     Args:
         recording: with labels in px of its histograms.
-        kind: expected kind of the labels, `MASK`, `DEPTH` or `BOXES`.
+        kind: expected kind of the labels, `MASK`, `DEPTH` or `BOXES`; None: they are not checked.
         classes: number of classes, 0 if unknown.
 
     Raises:
@@ -220,7 +209,7 @@ def with_checks(recording: LabelledRecording, kind: str, classes: int) -> Labell
             "give the window that ends at each label",
         )
     size = (recording.region.height, recording.region.width)
-    check = partial(_check, labels, where, kind, size, classes)
+    check = partial(_check, labels, where, kind, size, classes) if kind else None
     return replace(recording, labels=Subset(labels, np.arange(len(labels)), check))
 
 

@@ -7,6 +7,7 @@ from tespec.datasets.base import LabelledDataset, RecordingFiles
 from tespec.datasets.labels import DEPTH, DepthMaps, label_spacing
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import EventSource
+from tespec.datasets.splits import search_folders
 from tespec.events.histogram import Region
 from tespec.events.readers.columns import MVSEC
 from tespec.events.readers.hdf5 import COPY_AGAIN, dataset, translate_errors
@@ -64,8 +65,7 @@ class Mvsec(LabelledDataset):
     layout = "official hdf5 files, one of events and one of ground truth for each sequence"
 
     def find(self, split: str, name: str) -> RecordingFiles:
-        folders = (self.root, *sorted(self.root.iterdir()))
-        data = self.locate([folder / f"{name}{DATA}" for folder in folders], split)
+        data = self.locate([path / f"{name}{DATA}" for path in search_folders(self.root)], split)
         truth = data.with_name(f"{name}{TRUTH}")
         if not truth.is_file():
             raise UserError(truth, "no such file", "copy the ground truth next to the events")
@@ -82,8 +82,6 @@ class Mvsec(LabelledDataset):
             raise UserError(truth, f"{name} is empty or has invalid times", COPY_AGAIN)
         # float64 resolves 0.24 us, so this is exact
         times = np.rint(seconds * 1e6).astype(np.int64)
-        if (np.diff(times) <= 0).any():
-            raise UserError(truth, f"the times in {name} step back or repeat", COPY_AGAIN)
         if len(times) != count:
             raise UserError(
                 truth, f"{DEPTH_MAPS} has {count} maps, but {len(times)} times", COPY_AGAIN

@@ -17,7 +17,7 @@ from tespec.core.errors import UserError
 from tespec.core.settings import Flag, Fraction, NonNegativeFloat, PositiveFloat, Size
 from tespec.datasets.archive import REPRESENTATIONS, WINDOW_OF_FRAME, WINDOW_US, ArchiveSource
 from tespec.datasets.base import HELD_OUT, SPLITS, TRAIN, UNKNOWN, LabelledDataset, RecordingFiles
-from tespec.datasets.labels import BOXES, ego_speed_at
+from tespec.datasets.labels import BOXES
 from tespec.datasets.recording import LabelledRecording, downsampled_region
 from tespec.datasets.sources import EventSource, unique_path
 from tespec.datasets.splits import split_folders, split_named
@@ -84,8 +84,8 @@ def raw_boxes(stored: NDArray[Any], path: Path, known_classes: int) -> RawBoxes:
     try:
         t = stored[time].astype(np.int64, casting="same_kind")
         label = stored["class_id"].astype(np.int64, casting="same_kind")
-        sides = [stored[name].astype(np.float32, casting="same_kind") for name in "xywh"]
-        xywh = np.stack(sides, axis=1)  # (N, 4)
+        xywh = np.stack([stored[name] for name in "xywh"], axis=1)  # (N, 4)
+        xywh = xywh.astype(np.float32, casting="same_kind")
     except (IndexError, ValueError, TypeError) as error:
         raise UserError(
             path, f"does not hold a table of boxes ({error})", "give a file of boxes"
@@ -216,9 +216,7 @@ def recordings_in(folder: Path) -> dict[str, Path]:
         file = path.with_name(path.name.removesuffix(STORE))
         ending = event_ending(file)
         if ending or (path / REPRESENTATIONS).is_dir() or (path / LABELS).is_file():
-            other = recordings.setdefault(file.name.removesuffix(ending), file)
-            if file != other:
-                raise UserError(file, f"also exists as {other.name}", "keep one of them")
+            unique_path((file, recordings.setdefault(file.name.removesuffix(ending), file)))
     return dict(sorted(recordings.items()))
 
 
@@ -251,7 +249,8 @@ class PropheseeDataset(LabelledDataset):
                 f"has no train, val or test folder{count}",
                 "give the folder that contains them",
             )
-        self._open_below(folders[0])
+        self.refuse_description(folders[0])
+        self.root = folders[0]
         self.folders = {}
         for split in self.splits:
             paths = [path for name, path in split_folders(self.root) if name == split]
@@ -273,10 +272,6 @@ class PropheseeDataset(LabelledDataset):
             }
         )
         layouts = {event_ending(path) or ARCHIVE for _, path in recordings}
-        if ARCHIVE in layouts and len(layouts) > 1:
-            raise UserError(
-                self.root, f"mixes event files with {ARCHIVE}", "keep only one of the two"
-            )
         self.layout = ", ".join(sorted(layouts)) or "no recordings"
 
     def names(self, split: str) -> tuple[str, ...]:
@@ -299,7 +294,7 @@ class PropheseeDataset(LabelledDataset):
     def find(self, split: str, name: str) -> RecordingFiles:
         default = self.folders[split] / f"{name}_td.dat"
         path = self._paths.get(split, {}).get(name) or self.locate([default], split)
-        if self.layout == ARCHIVE:
+        if not event_ending(path):
             return RecordingFiles(name, split, ArchiveSource(path, self.user_sensor), ())
         boxes = path.with_name(name + BOX_FILE)
         if not boxes.is_file():
@@ -385,7 +380,7 @@ class PropheseeDataset(LabelledDataset):
             windows,
             BoxLabels(boxes.downsampled(region.factor, sensor), times),
             label_indices,
-            ego_speed_at(self.root, files.name, times),
+            self.ego_speed(files.name, times),
             start=start_of(max(0, int(source.windows[0, 0]))),
         )
 

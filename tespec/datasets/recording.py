@@ -293,11 +293,9 @@ class Subset:
 def van_der_corput_order(count: int) -> NDArray[np.int64]:
     """Order the numbers 0 to `count` - 1 as van der Corput: every prefix is evenly spread."""
     bits = max(1, (count - 1).bit_length())
-    positions = np.arange(1, 2**bits + 1) % 2**bits
-    reversed_bits = sum(((positions >> bit) & 1) << (bits - 1 - bit) for bit in range(bits))
-    numbers = np.asarray(reversed_bits, np.int64) * count >> bits
-    _, first = np.unique(numbers, return_index=True)
-    return numbers[np.sort(first)]
+    indices = (*range(1, 2**bits), 0)
+    numbers = (int(f"{index:0{bits}b}"[::-1], 2) * count >> bits for index in indices)
+    return np.array(list(dict.fromkeys(numbers)), np.int64)
 
 
 def spread(count: int, total: int) -> list[int]:
@@ -474,31 +472,24 @@ def require_stored(
     """
     selecting = [key for key in changed if key.startswith("protocol.") and key != "protocol.skip"]
     downsampled = any(key.startswith("downsample.") for key in changed)
-    for recording in recordings:
-        if not isinstance(recording.source, ArchiveSource):
+    for source in (recording.source for recording in recordings):
+        if not isinstance(source, ArchiveSource):
             continue
         if selecting:
             raise UserError(
-                recording.path,
+                source.path,
                 f"holds labels that RVT's protocol selected, so {selecting[0]} has no effect",
                 "leave it at its default, or give raw recordings",
             )
-        if not downsampled:
-            continue
-        region = recording.source.region
-        stored = region.factor
-        if stored > 1 and downsample.keep != "nearest":
+        stored = source.region
+        sensor = (stored.factor * stored.height, stored.factor * stored.width)
+        requested = downsampled_region(*sensor, downsample)
+        has_other_events = stored.factor > 1 and requested.keep != stored.keep
+        if downsampled and (requested.factor != stored.factor or has_other_events):
             raise UserError(
-                recording.path,
-                "was downsampled with keep=nearest",
-                "set downsample.keep to nearest",
-            )
-        factor = downsampled_region(
-            stored * region.height, stored * region.width, downsample
-        ).factor
-        if factor != stored:
-            raise UserError(
-                recording.path,
-                f"holds histograms downsampled by {stored}, not by {factor}",
-                f"set downsample.factor to {stored}, or give raw recordings",
+                source.path,
+                f"holds histograms downsampled by {stored.factor} with keep={stored.keep}, "
+                f"not by {requested.factor} with keep={requested.keep}",
+                f"set downsample.factor to {stored.factor}, downsample.keep to {stored.keep}, "
+                "or give raw recordings",
             )

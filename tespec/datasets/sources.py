@@ -4,7 +4,7 @@ import multiprocessing
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -44,15 +44,14 @@ class EventSource:
         sensor: the user's (height, width) in px, for recordings that do not name it.
         rectify_map: DSEC's file of rectified coordinates, to rectify the events; None: raw events.
         default: (height, width) in px if nothing else specifies it.
-        scan_only: whether `facts` come from reading a recording that is not packed, which writes
-            nothing.
+        known: facts of a recording that is not packed, see `scanned`.
     """
 
     path: Path
     sensor: Size | None = None
     rectify_map: Path | None = None
     default: Size | None = None
-    scan_only: bool = False
+    known: Facts | None = field(default=None, compare=False)
 
     @property
     def stream(self) -> PackedEvents:
@@ -62,22 +61,17 @@ class EventSource:
 
     @property
     def facts(self) -> Facts:
-        """Sensor size, times and counts of the events; with `scan_only`, by reading them once."""
-        # Until Python 3.12, a `cached_property` would let only one thread at a time read events.
-        if "_facts" not in vars(self):
-            vars(self)["_facts"] = self._read_facts()
-        facts: Facts = vars(self)["_facts"]
-        return facts
+        """Sensor size, times and counts of the events."""
+        return self.known or self.stream.facts
 
-    def _read_facts(self) -> Facts:
+    def scanned(self) -> "EventSource":
+        """Return a source with `known` facts: it reads all events once, unless they are packed."""
         events = find_events(self)
         if isinstance(events, PackedEvents):
-            return events.facts
-        if not self.scan_only:
-            return self.stream.facts
+            return replace(self, known=events.facts)
         if self.rectify_map is not None:
             read_rectification(self.rectify_map, events.height, events.width)
-        return scan(events)
+        return replace(self, known=scan(events))
 
     def rectified(self, stream: PackedEvents) -> PackedEvents:
         """Rectify the events if there is a map."""
@@ -159,10 +153,6 @@ def read_rectification(path: Path, height: int, width: int) -> NDArray[np.int16]
     Raises:
         UserError: if the file is missing, unreadable, or of another sensor size.
     """
-    if not path.is_file():
-        raise UserError(
-            path, "no such file, but the labels need rectified events", "copy it next to the events"
-        )
     with translate_errors(path, RECTIFY_MAP):
         pixels = dataset(path, RECTIFY_MAP, "f", 3)[()]
     if pixels.shape != (height, width, 2) or not np.isfinite(pixels).all():

@@ -56,10 +56,10 @@ def split_folders(folder: Path) -> list[tuple[str, Path]]:
 
 
 def search_folders(root: Path) -> list[Path]:
-    """Folders that may hold recordings: `root`, its split folders, and the split folders in these.
+    """Folders that may hold recordings: `root`, the folders in it, and the split folders in these.
 
     DSEC's labels are in train_semantic_segmentation/train.
     """
-    outer = [path for _, path in split_folders(root)]
+    outer = sorted(path for path in root.glob("[!.]*") if path.is_dir())
     inner = [path for folder in outer for _, path in split_folders(folder)]
     return [root, *outer, *inner]

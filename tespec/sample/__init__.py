@@ -113,9 +113,8 @@ def recordings_of(size: str, seed: int, dataset: str) -> list[SampleRecording]:
                 name = OFFICIAL[dataset][split][index]
             else:
                 name = NUMBERED[dataset](len(recordings))
-            night = "night" in name
-            if dataset != "mvsec":
-                night = night or index % NIGHT_EVERY == NIGHT_EVERY - 2
+            in_turn = dataset != "mvsec" and index % NIGHT_EVERY == NIGHT_EVERY - 2
+            night = in_turn or "night" in name
             street = first + FIRST_STREET[split] + index
             recordings.append(SampleRecording(dataset, split, name, sensor, seconds, street, night))
     return recordings
@@ -187,8 +186,8 @@ def _make_dataset(folder: Path, dataset: str, size: str, seed: int, processes: i
     unfinished.mkdir(parents=True)
     description = json.dumps(facts(size, seed, dataset), indent=1) + "\n"
     (unfinished / "dataset.json").write_text(description)
-    recordings = recordings_of(size, seed, dataset)
-    recordings.sort(key=lambda recording: -recording.seconds)  # the longest first
+    # the longest first
+    recordings = sorted(recordings_of(size, seed, dataset), key=lambda each: -each.seconds)
     spawn = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(min(processes, len(recordings)), spawn)
     with pool, progress(f"making the sample world's {dataset}", "recordings") as advance:

@@ -137,7 +137,7 @@ MISTAKES = [
     ),
     (
         ON_DATA + "--split val --set splits.val=[]",
-        "DDD17 has no validation split: no recordings are listed",
+        "DDD17 has no val split: no recordings are listed",
     ),
     (
         "pretrain --method scratch",

@@ -19,7 +19,7 @@ from tespec.core.paths import REPOSITORY
 from tespec.core.settings import Downsample
 from tespec.datasets import Ddd17, Dsec, Gen1, Mvsec, OneMpx
 from tespec.datasets.base import LabelledDataset
-from tespec.events import Events, event_histogram, open_events
+from tespec.events import Events, event_histogram
 
 KINDS = {kind.title.casefold(): kind for kind in (Ddd17, Dsec, Gen1, Mvsec, OneMpx)}
 KIND = pytest.mark.parametrize("name", KINDS)
@@ -101,24 +101,6 @@ def test_given_values_replace_only_the_published_ones_of_their_name(tiny_world):
         np.testing.assert_equal(item, everything[6 + 2 * index])
 
 
-def test_windows_are_those_before_the_label_or_all_since_the_previous_one(tiny_world):
-    since = opened(tiny_world, "ddd17", window_ms=None, events=True)
-    before = opened(tiny_world, "ddd17", window_ms=10, events=True)
-    for index in (1, len(since) // 2, len(since) - 1):
-        previous, (events, _, _, time) = since[index - 1].time, since[index]
-        assert previous <= events.t[0] < events.t[-1] < time
-        assert len(events.t) == len(
-            open_events(before._labels[index][0].path).slice(previous, time).t
-        )
-        assert (
-            time - 10_000
-            <= before[index].events.t[0]
-            < before[index].events.t[-1]
-            < time
-            == before[index].time
-        )
-
-
 @KIND
 def test_a_copy_made_by_pickling_gives_the_same_items(tiny_world, name):
     new, read = opened(tiny_world, name), opened(tiny_world, name)
@@ -174,7 +156,10 @@ def test_it_packs_recordings_of_its_split_that_have_no_store(tiny_world, tmp_pat
             {"classes": ["road"]},
             "classes: 1 are listed, but DSEC has masks of 11 or 19; list those",
         ),
-        ({"split": "trian"}, "dsec: no recordings are listed for split trian; add them to splits"),
+        (
+            {"split": "trian"},
+            "DSEC has no trian split: no recordings are listed; list some",
+        ),
         ({"splits": {"train": ["a"], "val": ["a"]}}, "dsec: a is in train and again in val"),
     ],
 )

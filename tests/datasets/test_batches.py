@@ -9,7 +9,7 @@ from itertools import groupby, pairwise
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 from twins import opened
@@ -207,6 +207,7 @@ def playable_lanes(draw, random_fraction=0.0):
     )
 
 
+@settings(max_examples=30)
 @given(playable_lanes())
 def test_lanes_say_whether_any_state_is_ever_carried(lanes):
     fresh = {lanes.slot(lane, step).is_first for lane in range(lanes.count) for step in range(60)}

@@ -61,11 +61,18 @@ def test_what_is_wrong_is_told_for_each_recording(tiny_world, tmp_path):
     assert len(table(found).splitlines()) == 5
 
 
-@pytest.mark.parametrize(("task", "below"), [("ddd17", "data"), ("gen1", "files")])
-def test_no_description_below_the_given_folder_is_ignored(tmp_path, task, below):
-    inner = tmp_path / below
-    for folder in ("dir0", "train"):
-        (inner / folder).mkdir(parents=True)
+@pytest.mark.parametrize(
+    ("task", "name", "path"),
+    [
+        ("ddd17", "dir0", "dir0"),
+        ("gen1", "a", "train"),
+        ("mvsec", "outdoor_day2", "outdoor_day2_data.hdf5"),
+        ("dsec", "zurich_city_00_a", "zurich_city_00_a/11classes/0.png"),
+    ],
+)
+def test_no_description_below_the_given_folder_is_ignored(tmp_path, task, name, path):
+    inner = tmp_path / "data"
+    (inner / path).mkdir(parents=True)
     description = inner / "dataset.json"
     for content in (
         {"splits": {"train": ["a"], "val": ["b"]}},
@@ -75,9 +82,9 @@ def test_no_description_below_the_given_folder_is_ignored(tmp_path, task, below)
         description.write_text(json.dumps(content))
         remedy = re.escape(f"below the given one, {tmp_path}; give {inner}")
         with pytest.raises(UserError, match=rf"dataset\.json: would be ignored, .*{remedy}$"):
-            opened(tmp_path, task)
+            opened(tmp_path, task).find("train", name)
     description.write_text('{"sensor": {"height": 9, "width": 9}}')  # read for each recording
-    assert opened(tmp_path, task).root == inner
+    opened(tmp_path, task).refuse_description(inner)
 
 
 def test_recordings_of_different_sizes_are_found_and_not_trained_on(tiny_world, tmp_path):
@@ -108,9 +115,9 @@ def recording():
 
 
 def test_no_moment_is_shown_twice_while_there_are_others(recording):
-    for count in (2, 3, len(recording)):
+    for count in (3, len(recording)):
         assert len({window for _, window in choose([recording], count, "edges")}) == count
-    assert len(choose([recording], len(recording) + 2, "edges")) == len(recording) + 2
+    assert len(choose([recording], len(recording) + 2, "edges")) == len(recording)
 
 
 def test_moments_are_windows_that_have_ended(recording):
@@ -123,9 +130,9 @@ def test_moments_are_windows_that_have_ended(recording):
 
 
 def test_both_intensities_are_those_of_the_recording_from_its_start(recording):
-    shown = moment(recording, 20, "edges", 500.0)
-    counts = torch.from_numpy(recording.histograms(0, 21, Binning(10, "edges")))[None]
+    shown = moment(recording, 4, "edges", 500.0)
+    counts = torch.from_numpy(recording.histograms(0, 5, Binning(10, "edges")))[None]
     estimates = estimate_intensity(counts, norm_events=500.0), estimate_high_pass(counts)
     for image, (video, _) in zip((shown.intensity, shown.high_pass), estimates, strict=True):
         np.testing.assert_allclose(image, video[0, -1], rtol=1e-4, atol=1e-5)
-    assert shown.title.splitlines()[1].startswith("1.05 s: ")
+    assert shown.title.splitlines()[1].startswith("0.25 s: ")

@@ -16,9 +16,6 @@ from tespec.core.hashes import checksums, fingerprint_of, sha256_of_files
 from tespec.core.paths import cache_root
 from tespec.datasets.recording import contents_of, hash_data
 from tespec.datasets.sources import pack_missing
-from tespec.events import opening, packing
-from tespec.events.opening import open_events, open_reader
-from tespec.events.store import store_of
 from tespec.pretraining.method import open_pretraining
 
 
@@ -137,20 +134,6 @@ def test_an_unreadable_file_is_named(tmp_path):
         checksums({"0/a: gone.raw": (tmp_path / "gone.raw",)})
 
 
-def test_packing_remembers_the_hash_and_a_store_of_other_events_is_refused(
-    tiny_world, tmp_path, monkeypatch
-):
-    path = shutil.copy(min(tiny_world.glob("gen1/train/*_td.dat")), tmp_path / "a_td.dat")
-    os.utime(path, (10**9, 10**9))
-    packing.pack(open_reader(path), store_of(path))
-    with monkeypatch.context() as patch:
-        patch.setattr("tespec.core.hashes.sha256_of", None)  # reading would fail
-        open_events(path)
-    change_middle_byte(path)
-    with pytest.raises(UserError, match=r"was made from another version of a_td.dat"):
-        opening.open_events(path)
-
-
 def test_a_cached_store_of_a_recording_that_changed_in_spite_of_its_time_is_removed_on_request(
     tiny_world, tmp_path, monkeypatch
 ):
@@ -168,20 +151,3 @@ def test_a_cached_store_of_a_recording_that_changed_in_spite_of_its_time_is_remo
         hash_data(contents_of(recordings), recordings, check=True)
     pack_missing(recording.source for recording in recordings)
     hash_data(contents_of(recordings), recordings, check=True)
-
-
-def test_events_that_change_in_spite_of_their_time_are_found_on_request(tiny_world, tmp_path):
-    root = copied(tiny_world, tmp_path, "gen1")
-    path = max(root.glob("train/*_td.dat"))
-    os.utime(path, (10**9, 10**9))
-    packing.pack(open_reader(path), store_of(path))
-    change_middle_byte(path)
-    os.utime(path, (10**9, 10**9))
-    recordings = opened(root, "gen1").recordings("train")
-    hash_data(contents_of(recordings), recordings, check=False)
-    with pytest.raises(UserError, match=f"was made from another version of {path.name}"):
-        hash_data(contents_of(recordings), recordings, check=True)
-    change_middle_byte(path)
-    change_middle_byte(store_of(path) / "events.u32")
-    with pytest.raises(UserError, match=r"events.u32: does not match its checksum"):
-        hash_data(contents_of(recordings), recordings, check=True)

@@ -234,9 +234,11 @@ def test_neither_programs_nor_bombs_nor_images_of_more_than_8_bits_are_read(tmp_
     os.mkfifo(tmp_path / "pipe")  # reading it would block forever
     (tmp_path / "pipe.png").symlink_to("pipe")
     folder = open_images(tmp_path)
-    assert {path.name for path in (*folder.train, *folder.held_out)} == {"a.png", "link.png"}
-    with pytest.raises(UserError, match=r"link.png: not a readable image"):
-        read_image(tmp_path / "link.png", 3)
+    paths = sorted((*folder.train, *folder.held_out))
+    assert [path.name for path in paths] == ["a.png", "link.png", "pipe.png"]
+    for path in paths[1:]:
+        with pytest.raises(UserError, match=f"{path.name}: not a readable image"):
+            read_image(path, 3)
     Image.new("I;16", (2, 2), 700).save(tmp_path / "a.png")
     with pytest.raises(
         UserError, match=r"a.png: is an image of mode I;16, more than 8 bits per pixel"

@@ -106,30 +106,22 @@ def test_a_changed_byte_of_a_zipped_mask_is_noticed_by_the_checksums(tmp_path):
 
 
 def test_speed_is_interpolated_and_optional(tmp_path):
-    assert ego_speed_at(tmp_path, "a", np.array([1])) is None
-    (tmp_path / "ego_speed").mkdir()
-    np.save(tmp_path / "ego_speed" / "a.npy", np.array([[0, 1.0], [10, 3.0]]))
-    assert ego_speed_at(tmp_path, "a", np.array([-5, 5, 10, 99])).tolist() == [1, 2, 3, 3]
+    path = tmp_path / "a.npy"
+    assert ego_speed_at(path, np.array([1])) is None
+    np.save(path, np.array([[0, 1.0], [10, 3.0]]))
+    assert ego_speed_at(path, np.array([-5, 5, 10, 99])).tolist() == [1, 2, 3, 3]
     for rows in (np.zeros(3), np.array([[9, 1.0], [2, 1.0]]), np.array([[0, 1.0], [np.nan, 1.0]])):
-        np.save(tmp_path / "ego_speed" / "a.npy", rows)
+        np.save(path, rows)
         with pytest.raises(
             UserError, match=r"not float \(N, 2\) with rising times and speeds in m/s; remove it"
         ):
-            ego_speed_at(tmp_path, "a", np.array([1]))
+            ego_speed_at(path, np.array([1]))
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "is empty"),
-        ("1\n1\n", "step back or repeat"),
-        ("1\n2.5\n", "one integer per"),
-        ("\0", "one integer per"),
-    ],
-)
-def test_stamps_that_are_none_are_refused(tmp_path, text, message):
+@pytest.mark.parametrize("text", ["1\n2.5\n", "\0"])
+def test_stamps_that_are_none_are_refused(tmp_path, text):
     (tmp_path / "a.txt").write_text(text)
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match="one integer per"):
         read_label_times(tmp_path / "a.txt")
 
 

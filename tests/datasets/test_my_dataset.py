@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from event_files import whole, write_h5
+from event_files import whole
 from guides import follow, forgotten_afterwards, section
 from PIL import Image
 from twins import opened
@@ -18,8 +18,6 @@ from tespec.core.paths import REPOSITORY
 from tespec.core.settings import Downsample
 from tespec.datasets.folder import split_train_val
 from tespec.datasets.labels import IGNORE
-from tespec.events import Events, open_events, opening
-from tespec.events.readers import Reader
 from tespec.events.readers.dat import write_dat
 from tespec.registry import DATASETS, find_registered, import_files
 from tespec.tasks import build_task, import_tasks
@@ -103,13 +101,22 @@ def test_labels_are_those_on_disk_and_trained_on_and_scored(drives, settings):
     assert set(task.evaluate(model, batch["histograms"].device).overall().metrics()) >= {"miou"}
 
 
-def test_times_in_ms_are_refused(drives, settings, tmp_path):
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda times: times // 1000, "its labels are at .* us, the events at .* clock, in us"),
+        (lambda times: times[::-1], "recording canal: its label times step back or"),
+    ],
+    ids=["ms", "not rising"],
+)
+def test_times_that_are_not_those_of_the_events_are_refused(
+    drives, settings, tmp_path, change, message
+):
     root = shutil.copytree(drives, tmp_path / "drives")
     stamps = root / "test" / "canal" / "times.txt"
-    times = [int(line) // 1000 for line in stamps.read_text().split()]
+    times = change(np.loadtxt(stamps, np.int64))
     stamps.write_text("\n".join(map(str, times)))
-    what = rf"its labels are at {times[0]} to {times[-1]} us, the events at .* clock, in us"
-    with pytest.raises(UserError, match=what):
+    with pytest.raises(UserError, match=message):
         open_dataset(settings, root).recordings("test")
 
 
@@ -139,24 +146,6 @@ def test_what_it_tests_on_is_known_wherever_it_lies(drives, settings, tmp_path):
         name.split("/")[1]
         for name in split_train_val(drives, 50, Downsample(1, "nearest")).excluded_test
     ] == ["canal"]
-
-
-def test_a_format_of_ones_own_is_asked_before_those_of_the_harness(tmp_path, monkeypatch):
-    """The HDF5 reader would ask for the sensor's size, so the user's class is asked first."""
-
-    class Own:
-        def reads(self, path):
-            return path.name == "own.h5"
-
-        def open_recording(self, path, sensor, default):
-            return Reader(path, 4, 5, 3, lambda: iter([Events(*np.arange(12).reshape(4, 3) % 2)]))
-
-    monkeypatch.setattr(opening, "FORMATS", [Own(), *opening.FORMATS])
-    for name in ("own.h5", "other.h5"):
-        write_h5(tmp_path / name, {f"events/{column}": np.arange(3) for column in "xytp"})
-    assert open_events(tmp_path / "own.h5").count == 3
-    with pytest.raises(UserError, match=r"other\.h5: does not specify the sensor's size"):
-        open_events(tmp_path / "other.h5")
 
 
 @pytest.mark.slow

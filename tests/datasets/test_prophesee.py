@@ -196,14 +196,6 @@ def test_every_recording_of_a_split_but_the_skipped_ones_is_there_in_order(root)
         changed.recordings("test")
 
 
-def test_the_first_of_several_recordings_in_two_splits_is_named(root):
-    for name in "fedcba":
-        for split in ("train", "test"):
-            (root / split / f"{name}_td.dat").touch()
-    with pytest.raises(UserError, match="a is in train and again in test; list it once"):
-        opened(root)
-
-
 def test_event_files_of_several_kinds_are_each_a_recording(root):
     test = root / "test"
     for name, ending in (("d", "_td.dat.h5"), ("e", "_td.h5"), ("f", "_td.dat.h5.store")):
@@ -217,7 +209,7 @@ def test_event_files_of_several_kinds_are_each_a_recording(root):
         (test / f"c{ending}").touch()
         with pytest.raises(
             UserError,
-            match=rf"c{ending.removesuffix('.store')}: also exists as c_td\.dat; keep one",
+            match=rf"c{ending.removesuffix('.store')}: also exists as .*/c_td\.dat; keep one",
         ):
             opened(root)
         (test / f"c{ending}").unlink()
@@ -386,7 +378,8 @@ def test_a_protocol_or_factor_that_an_archive_is_not_stored_with_is_refused(tiny
     with pytest.raises(UserError, match=what):
         prepared("protocol.skip=[a]", "protocol.min_side=3")
     with pytest.raises(
-        UserError, match=r"holds histograms downsampled by 1, not by 2; set downsample\.factor to 1"
+        UserError,
+        match=r"holds histograms downsampled by 1 .*, not by 2 .*; set downsample\.factor to 1",
     ):
         prepared("downsample.to_width=null", "downsample.factor=2")
     prepared("downsample.to_width=null", "downsample.factor=1")
@@ -570,7 +563,7 @@ def test_histograms_frames_and_boxes_are_those_of_rvts_script(task):
         expected = file["data"][:]
     found = dataclasses.replace(raw, windows=starts_and_ends(ends)).histograms(0, len(ends), RVT)
     assert expected.sum() > 5_000
-    np.testing.assert_array_equal(found, expected)
+    assert np.array_equal(found, expected)  # three times as fast as numpy.testing
 
     np.testing.assert_array_equal(
         raw.label_times, np.load(archived / "labels_v2" / "timestamps_us.npy")

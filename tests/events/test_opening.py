@@ -120,11 +120,7 @@ def test_a_large_recording_is_packed_into_the_cache_and_a_small_one_is_not(
     stream = open_events(path)
     assert_same_events(whole(stream), EVENTS)
     assert [stream.path] == list(stores.iterdir())
-    assert (
-        EventSource(path).facts
-        == EventSource(path, scan_only=True).facts
-        == scan(open_reader(path))
-    )
+    assert EventSource(path).facts == EventSource(path).scanned().facts == scan(open_reader(path))
 
 
 def files_in(stores):

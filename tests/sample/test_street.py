@@ -92,7 +92,7 @@ def test_what_stops_stays_labelled_without_an_event_of_its_own():
 
 def test_every_class_of_ddd17_covers_enough_to_be_learned():
     counts = np.zeros(len(DDD17_CLASSES))
-    for recording in recordings_of("small", 0, "ddd17"):
+    for recording in recordings_of("small", 0, "ddd17")[::3]:
         street = Street(recording.seed, 0.1, recording.night)
         label = street.render(street.camera(*recording.sensor), 5).label
         counts += np.bincount(

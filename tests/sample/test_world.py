@@ -103,7 +103,7 @@ def test_recordings_of_a_world_and_of_two_worlds_never_share_a_street():
 @pytest.mark.parametrize("dataset", TASKS)
 def test_test_recordings_are_of_day_and_night_moving_and_standing(dataset):
     recordings = recordings_of("small", 0, dataset)
-    tested = [recording for recording in recordings if recording.split == "test"]
+    tested = [recording for recording in recordings if recording.split == "test"][:4]
     assert 0 < sum(recording.night for recording in tested) < len(tested)
     streets = [Street(recording.seed, recording.seconds) for recording in tested]
     standing = np.mean([np.mean(street.ego_speed < 0.1) for street in streets])

@@ -98,7 +98,7 @@ DDD17 = {
         at(XYP, content(lambda xyp: xyp.reshape(-1, 3)[:, [1, 0, 2]], "<i2")),
         "but its sensor has ",
     ),
-    "events without labels": (at(ZIP, Path.unlink), "has neither segmentation_masks"),
+    "events without labels": (at(ZIP, Path.unlink), "masks.zip: no such folder or zip archive"),
     "missing recording": (at("dir3", shutil.rmtree), "recording of the val split is missing"),
     "too many rows": (describe(label_rows=81), "has 80 rows, fewer than the 81 rows with labels"),
     "no index": (at("dir3/index", shutil.rmtree), "index: holds none of"),
@@ -108,7 +108,10 @@ DDD17 = {
         "not numbers (images, 3)",
     ),
     "index steps back": (
-        at(ROWS, content(lambda t: np.concatenate([t[:-2], t[:-3:-1]]))),
+        lambda root: (
+            (root / "dir3/ego_speed.npy").unlink(),  # official archives have no speeds
+            content(lambda t: np.concatenate([t[:-2], t[:-3:-1]]))(root / ROWS),
+        ),
         "step back or repeat",
     ),
     "a mask too many": (
@@ -124,12 +127,12 @@ DDD17 = {
     "torn zip": (at(ZIP, torn), "not a readable zip archive"),
     "other speeds": (
         at("dir3/ego_speed.npy", content(lambda speed: speed[:3])),
-        "float32 of shape (3,), not float",
+        "is float32 (3,), not float (N, 2)",
     ),
     "torn mask": (masks(at("*", torn)), "not a readable PNG"),
     "masks in two folders": (
         masks(lambda folder: shutil.copytree(folder, folder / "colour")),
-        "mask 4 is in the folders colour and . inside it",
+        "are both mask 4; keep the one",
     ),
     "recording twice": (
         lambda root: shutil.copytree(root / "dir3", root / "test" / "dir3"),
@@ -152,7 +155,7 @@ DSEC = {
         "recording of the test split is missing; copy it there",
     ),
     "labels without events": (at(EVENTS, Path.unlink), "events.h5: no such file"),
-    "no rectification": (at(MAP, Path.unlink), "labels need rectified events"),
+    "no rectification": (at(MAP, Path.unlink), "rectify_map.h5: no such file"),
     "rectification of another size": (
         at(MAP, content(lambda map_: map_[1:], "rectify_map")),
         "rectify_map has the",
@@ -202,7 +205,7 @@ MVSEC = {
     "no depth": (depths(lambda _: None), "has no dataset"),
     "depth of another size": (depths(lambda maps: maps[:, :-1]), "px, but the histograms have"),
     "depth in whole mm": (depths(lambda maps: np.nan_to_num(maps).astype("i4")), "raw is int32"),
-    "depth below zero": (depths(lambda maps: 0 * maps - 1), "negative depths"),
+    "depth below zero": (depths(lambda maps: 0 * maps - 1), "depth holds -1 m; give m above 0"),
     "depth 0 for none": (depths(np.nan_to_num), HANDLED),
     "a time too few": (depths(lambda times: times[1:], f"{DEPTH}_ts"), "maps, but"),
     "times step back": (depths(stepping_back, f"{DEPTH}_ts"), "step back or repeat"),
@@ -262,7 +265,7 @@ PROPHESEE = {
     "as an archive as well": (at(DAT, archived), "_td.dat: also exists as "),
     "another as an archive": (
         at(DAT, lambda path: archived(path, path.with_name("a"))),
-        "mixes event files with RVT's",
+        HANDLED,
     ),
     "RVT's public script": (
         partial(archive, **GEN1 | {"windows_per_period": 2}),
