@@ -416,13 +416,13 @@ def test_unknown_names_are_refused(groups, message):
 )
 def test_names_narrow_a_plan(only, chosen):
     every = {"tasks": ["ddd17", "gen1", "mvsec"], "evaluations": ["full", "frozen"]}
-    cells = [{"methods": ["scratch", "cm3ae"], **every}, {"methods": ["ecdp"], "tasks": ["ddd17"]}]
+    cells = [{"methods": ["scratch", "cm3ae"], **every}, CELL | {"methods": ["cpc"]}]
     study = jobs_of(
         cells=cells, references=every["tasks"], ablations=[{"tables": ["masking"], "task": "ddd17"}]
     )
     assert select(study, only) == [job for job in study if chosen(job)] != []
     with pytest.raises(UserError, match="matches no run of this plan"):
-        select(study, ["ecdp", "gen1"])
+        select(study, ["cpc", "gen1"])
 
 
 def test_controls_are_new_heads_on_the_fine_tuned_networks_of_a_group():
