@@ -77,8 +77,10 @@ def tables(
     )
     refuse(gains == "", "--gains: name a method, such as scratch")
     first, comma, second = rank.partition(",")
-    differ = comma and first != second
-    refuse(bool(rank) and not differ, f"--rank {rank}: write two evaluations, such as full,frozen")
+    refuse(
+        bool(rank) and (not comma or first == second),
+        f"--rank {rank}: write two evaluations, such as full,frozen",
+    )
     filters = {"frozen": "True"} if frozen else {}
     for text in where:
         key, equals, value = text.partition("=")
@@ -123,8 +125,7 @@ def tables(
         else:
             print_table(shown, all_columns=bool(only or gains))
     if unmeasured:
-        names = ", ".join(unmeasured)
-        print(f"No results for {names} (--only NAME shows the paper's numbers)")
+        print(f"No results for {', '.join(unmeasured)} (--only NAME shows the paper's numbers)")
     for note in dict.fromkeys(
         note for table in made for note in table.notes if note.startswith(PRINTED_NOTES)
     ):
