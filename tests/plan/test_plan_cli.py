@@ -1,6 +1,6 @@
 import re
 import shlex
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 import torch
@@ -13,6 +13,7 @@ from tespec.comparison.frame import to_frame
 from tespec.comparison.records import ARCHIVE, read_records, write_archive, write_record
 from tespec.plan.jobs import command, expand, read_plan
 from tespec.runs.finetune import prepare_run
+from tespec.runs.identity import pretraining_cell
 
 
 @pytest.fixture
@@ -47,19 +48,22 @@ def test_a_dry_run_adds_up_the_hours_of_fine_tunings_on_real_data(tmp_path, caps
 
 @pytest.fixture
 def study(tmp_path):
-    """Plan whose runs are among those of the fixture `records`."""
+    """A plan, and the records of its runs."""
     path = tmp_path / "study.yaml"
     path.write_text(
         "data: sample\nprofile: study\npretrainings: {0: [0, 1]}\nreferences: [ddd17]\ncells:\n"
         "  - {methods: [scratch, moby], architectures: [feedforward], tasks: [ddd17]}\n"
     )
-    return str(path)
+    return str(path), [
+        made_record(**asdict(job.cell), seed=job.seed, pretraining=job.pretraining)
+        for job in expand(read_plan(str(path)))
+    ]
 
 
-def test_status_counts_runs_by_method_and_task(tmp_path, records, study, capsys):
-    results = tmp_path / "results"
-    write_archive([record for record in records if record.seed != 1], results / ARCHIVE)
-    assert main(["plan", study, "--status", "--results", str(results)]) == 0
+def test_status_counts_runs_by_method_and_task(tmp_path, study, capsys):
+    plan, records = study
+    write_archive([record for record in records if record.seed != 1], tmp_path / "r" / ARCHIVE)
+    assert main(["plan", plan, "--status", "--results", str(tmp_path / "r")]) == 0
     first, head, *rows = capsys.readouterr().out.splitlines()
     assert (" runs done, " in first, head.split()) == (True, ["ddd17"])
     assert {*map(tuple, map(str.split, rows))} == {
@@ -69,17 +73,15 @@ def test_status_counts_runs_by_method_and_task(tmp_path, records, study, capsys)
     }
 
 
-def test_a_damaged_record_of_a_plan_is_named_and_its_run_is_missing(
-    tmp_path, records, study, capsys
-):
+def test_a_damaged_record_of_a_plan_is_named_and_its_run_is_missing(tmp_path, study, capsys):
     results = tmp_path / "results"
-    damaged = next(job for job in expand(read_plan(study)) if job.cell.method == "scratch")
-    damaged = next(record for record in records if record.key == damaged.key)
-    write_archive([record for record in records if record != damaged], results / ARCHIVE)
+    plan, records = study
+    damaged, *others = sorted(records, key=lambda record: record.cell.method != "scratch")
+    write_archive(others, results / ARCHIVE)
     write_record(damaged, results).write_text('{"format": 5, "cell": "\\u001b[2J"}')
     write_record(made_record("gep"), results).write_text("{")
     options = ["--only", "scratch", "--results", str(results)]
-    assert main(["plan", study, "--status", *options]) == 1
+    assert main(["plan", plan, "--status", *options]) == 1
     output = capsys.readouterr()
     assert output.out.startswith("study: 1 of 2 runs done")
     (line,) = output.err.splitlines()
@@ -202,30 +204,8 @@ def test_options_reach_every_run_and_failures_the_user(tmp_path, monkeypatch, ca
         )
 
 
-def test_runs_wait_for_the_pretraining_they_share_however_the_plan_spells_it(
-    tmp_path, monkeypatch, capsys, places
-):
-    file = tmp_path / "mine.yaml"
-    group = "methods: [tespec], tasks: [ddd17], architectures: [feedforward]"
-    spelled = ["evaluations: [frozen]", "set: [pretraining.batch_size=4]", "backbone: swin_micro"]
-    cells = [f"- {{{group}, label_fraction: [0.{i + 1}], {s}}}\n" for i, s in enumerate(spelled)]
-    file.write_text(f"data: sample\nprofile: smoke\ncells:\n{''.join(cells)}")
-    planned = []
-
-    def run_all(jobs, *_):
-        planned.extend(jobs)
-        return {}
-
-    monkeypatch.setattr(plan_cli, "run_all", run_all)
-    assert main(["plan", str(file), *places]) == 1
-    assert "0 of 3 runs done; records:" in capsys.readouterr().out  # none has a record
-    first, *others = planned
-    assert first.cell.kind == "pretraining"
-    assert [job.upstream.key for job in others] == [first.key] * 3
-
-
 RUN = [
-    "methods: [scratch], evaluations: [full, frozen]",
+    "methods: [scratch, tespec], evaluations: [full, frozen]",
     "methods: [scratch], label_fraction: [0.5], set: [batch_size=2], evaluations: [frozen]",
     "methods: [scratch], backbone: resnet_micro",
 ]
@@ -248,8 +228,13 @@ def test_a_run_by_its_job_s_command_has_the_job_s_cell(
     for name in ("finetune", "label_prior"):
         monkeypatch.setattr(cells, name, measure)
     assert [main([*command(job), *places]) for job in jobs] == [0] * len(jobs)
-    made = [prepare_run(job.cell.kind, spec)[0] for job, spec in zip(jobs, specs, strict=True)]
-    assert [(run.cell, run.seed, run.pretraining) for run in made] == [job.key for job in jobs]
+    for job, spec in zip(jobs, specs, strict=True):
+        if job.upstream:
+            start = pretraining_cell(spec.recipe, spec.data.label, spec.setup.accumulate)
+            assert (start, spec.seed) == (job.cell.start, job.pretraining)
+        else:
+            run, *_ = prepare_run(job.cell.kind, spec)
+            assert (run.cell, run.seed, run.pretraining) == job.key
 
 
 @pytest.mark.slow
