@@ -182,8 +182,7 @@ def output(*suffixes: str) -> Parameter:
         has_format = path.suffix[1:].isalpha()  # unlike the folder results-1.0
         suffix = path.suffix.lower() if has_format and not path.is_dir() else FOLDER
         if suffix not in suffixes or (suffix == FOLDER and path.is_file()):
-            allowed = ", ".join(suffix or "a folder" for suffix in suffixes)
-            raise ValueError(f"Allowed: {allowed}.")
+            raise ValueError(f"Allowed: {', '.join(suffix or 'a folder' for suffix in suffixes)}.")
 
     return Parameter(validator=check)
 

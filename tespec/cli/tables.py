@@ -81,12 +81,10 @@ def tables(
         bool(rank) and (not comma or first == second),
         f"--rank {rank}: write two evaluations, such as full,frozen",
     )
-    filters = {"frozen": "True"} if frozen else {}
-    for text in where:
-        key, equals, value = text.partition("=")
-        refuse(not equals, f"--where {text}: write KEY=VALUE")
-        refuse(key in filters, f"--where {text}: given twice")
-        filters[key] = value
+    conditions = (*where, "frozen=True") if frozen else where
+    refuse(not all("=" in text for text in conditions), "--where: write KEY=VALUE")
+    filters = dict(text.split("=", 1) for text in conditions)
+    refuse(len(filters) < len(conditions), "--where: a key is given twice")
 
     # Imported late: it takes half a second, and mistakes are reported first.
     from tespec.comparison.frame import results as read_results

@@ -134,6 +134,5 @@ def convert(
     sha256 = write_weights(out, written, {} if to == "timm" else recipe)
     source = f"{file} ({contents.converted.format.name})"
     print(f"{source} -> {out}: {len(written)} tensors, sha256 {sha256}")
-    if len(written) < len(tensors):
-        omitted = len(tensors) - len(written)
+    if omitted := len(tensors) - len(written):
         print(f"not written, as timm has no ConvLSTMs or necks: {omitted} tensors")

@@ -207,7 +207,7 @@ MISTAKES = [
     ("tables --where metod=tespec", "did you mean 'method'"),
     ("tables --where metric=moiu", "did you mean 'miou'"),
     ("tables --where method", "write KEY=VALUE"),
-    ("tables --where frozen=False --frozen", "given twice"),
+    ("tables --where frozen=False --frozen", "--where: a key is given twice"),
     ("tables --by label_frction", "did you mean 'label_fraction'"),
     ("tables --by metric", "cannot be used with --by"),
     ("tables --only ablation_steps --measured", "has no measured results"),
