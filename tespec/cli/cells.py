@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import TypeAdapter
 
 from tespec import inference
 from tespec.cli.main import refuse
@@ -16,17 +17,14 @@ from tespec.cli.options import (
     CellOptions,
     PredictOptions,
     TrainingOptions,
-    check_names,
     format_metrics,
-    network_of,
-    read_config,
     resolve_setup,
 )
 from tespec.comparison.records import Record
 from tespec.core import config
 from tespec.core.distributed import is_first
 from tespec.core.errors import UserError
-from tespec.core.settings import Pretraining, default_values
+from tespec.core.settings import Pretraining
 from tespec.datasets.base import TEST
 from tespec.pretraining.method import Method, find_method
 from tespec.registry import METHODS
@@ -39,8 +37,7 @@ from tespec.runs.pretrain import pretrain
 from tespec.runs.references import (
     CONTROL,
     PRIOR,
-    Control,
-    Prior,
+    REFERENCES,
     label_prior,
     probe,
     require_supported,
@@ -48,7 +45,6 @@ from tespec.runs.references import (
 from tespec.runs.required import required_network
 from tespec.runs.run import PREDICTIONS, WEIGHTS
 from tespec.runs.setup import Setup
-from tespec.runs.train import require_trainable
 from tespec.training.device import choose_device, flush_denormals, launched
 from tespec.weights.files import read_recipe
 from tespec.weights.load import fetch
@@ -61,85 +57,33 @@ def run_cell(cell: CellOptions, setup: Setup, given: Sequence[str], *, save: boo
         cell: options of the cell.
         setup: options of how and where to run.
         given: arguments of the command line, for the record.
-        save: whether to save the predictions.
+        save: whether to save the predictions, in the folder of each run.
     """
+    without_network = cell.probe or cell.reference == PRIOR
     refuse(
-        save and bool(cell.probe or cell.reference == PRIOR),
+        save and without_network,
         "--save-predictions cannot be combined with --probe and --reference prior",
     )
     spec = build_spec(cell, setup)
     measure: Callable[[CellSpec], Record] = finetune
-    if cell.probe or cell.reference == PRIOR:
+    if without_network:
         require_supported(spec.settings, is_probe=cell.probe)
         measure = probe if cell.probe else label_prior
     elif cell.reference == CONTROL:
         measure = partial(finetune, kind="control")
-    run_seeds(spec, measure, cell, given, save=save)
-
-
-def build_spec(cell: CellOptions, setup: Setup) -> CellSpec:
-    """Resolve the settings of a cell.
-
-    Args:
-        cell: its options, checked by `check_cell`.
-        setup: options of how and where to run.
-
-    Returns:
-        The cell, with the first of its seeds. Its data may not exist yet.
-    """
-    task = str(read_config("tasks", cell.task))
-    profile = read_config("profiles", cell.training.profile)
-    name = str(cell.method or cell.reference)
-    references: dict[str, type[Method]] = {PRIOR: Prior, CONTROL: Control}
-    method = references[name] if cell.reference else find_method(name)
-    arch = "feedforward" if method is Prior else cell.arch
-    method.require(name, arch)
-    data = find_data(task, cell.data, profile, planned=cell.training.dry_run)
-    network = network_of(cell.training.backbone, method)
-    return CellSpec(
-        name=name,
-        method=method,
-        settings=settings_of(
-            data, task, arch, profile, cell.finetuning_changes, network, frozen=cell.frozen
-        ),
-        data=data,
-        checkpoint=fetch(cell.checkpoint),
-        seed=cell.seeds[0],
-        setup=setup,
-        pretraining_changes=cell.pretraining_changes,
-        split=cell.split,
-        pretraining_seed=cell.pretraining_seed,
-    )
-
-
-def run_seeds(
-    spec: CellSpec,
-    measure: Callable[[CellSpec], Record],
-    cell: CellOptions,
-    given: Sequence[str],
-    *,
-    save: bool,
-) -> None:
-    """Run a cell once for each seed, and print the results.
-
-    Args:
-        spec: the cell.
-        measure: computes a cell's record, or loads it.
-        cell: its options.
-        given: arguments of the command line, for the record.
-        save: whether to save the predictions, in the folder of each run.
-    """
-    profile = spec.settings.profile if cell.training.profile else None
-    with launched(spec.setup.launcher, spec.setup.device), flush_denormals():
-        setup = resolve_setup(spec.setup, given, profile, spec.data.option)
+    with launched(setup.launcher, setup.device), flush_denormals():
+        setup = resolve_setup(setup, given, cell.training.profile, spec.data.option)
         spec.check_weights()  # before data is generated
         spec.validate()
         spec.data.generate()
         plugin = spec.plugin
         for seed in cell.seeds:
             if spec.plugin != plugin:
-                what = "or a file that it uses was changed since this command started"
-                raise UserError(spec.name, what, f"run it again from seed {seed}")
+                raise UserError(
+                    spec.name,
+                    "or a file that it uses was changed since this command started",
+                    f"run it again from seed {seed}",
+                )
             command = f"{setup.command} --seed {seed}"
             record = measure(replace(spec, seed=seed, setup=replace(setup, command=command)))
             weights = setup.runs / record.name / WEIGHTS
@@ -152,6 +96,39 @@ def run_seeds(
                     print(f"weights: {weights}")
                 if save:
                     print(f"predictions: {predictions}")
+
+
+def build_spec(cell: CellOptions, setup: Setup) -> CellSpec:
+    """Resolve the settings of a cell.
+
+    Args:
+        cell: its options, checked by `check_cell`.
+        setup: options of how and where to run.
+
+    Returns:
+        The cell, with the first of its seeds. Its data may not exist yet.
+    """
+    name = str(cell.method or cell.reference)
+    method = REFERENCES[name] if cell.reference else find_method(name)
+    arch = "feedforward" if cell.reference == PRIOR else cell.arch
+    method.require(name, arch)
+    task = str(cell.task)
+    profile = cell.training.profile
+    data = find_data(task, cell.data, profile, planned=cell.training.dry_run)
+    network = method.require_backbone(cell.training.backbone)
+    changes, pretraining_changes = config.split_changes(cell.changes)
+    return CellSpec(
+        name=name,
+        method=method,
+        settings=settings_of(data, task, arch, profile, changes, network, frozen=cell.frozen),
+        data=data,
+        checkpoint=fetch(cell.checkpoint),
+        seed=cell.seeds[0],
+        setup=setup,
+        pretraining_changes=pretraining_changes,
+        split=cell.split,
+        pretraining_seed=cell.pretraining_seed,
+    )
 
 
 def print_result(record: Record) -> None:
@@ -180,12 +157,9 @@ def print_cost(cell: CellOptions, setup: Setup) -> None:
     print(estimate.report(spec.data.title, setup, cell.training.gpus, windows))
     if spec.pretrains and spec.data.is_sample:
         words = ["tespec", "pretrain", "--method", spec.name, "--profile", settings.profile]
-        words += ["--data", SAMPLE]
-        if cell.training.backbone:
-            words += ["--backbone", cell.training.backbone]
-        for change in spec.pretraining_changes:
-            words += ["--set", change]
-        command = shlex.join([*words, "--dry-run"])
+        words += ["--backbone", cell.training.backbone] if cell.training.backbone else []
+        words += [word for change in spec.pretraining_changes for word in ("--set", change)]
+        command = shlex.join([*words, "--data", SAMPLE, "--dry-run"])
         print(f"First, {spec.name} is pre-trained: see {command}.")
 
 
@@ -263,8 +237,7 @@ def score_folder(folder: Path, cell: CellOptions, setup: Setup, given: Sequence[
         cell.task is None or cell != used,
         "--score needs --task, and no option of a run but --data and --import",
     )
-    task = str(read_config("tasks", cell.task))
-    check_names((), cell.data, task=task)  # plug-ins are imported
+    task = str(cell.task)
     data = find_data(task, cell.data)
     with launched(setup.launcher, setup.device), flush_denormals():
         setup = resolve_setup(setup, given, None, data.option)
@@ -293,16 +266,14 @@ def print_settings(name: str, cell: CellOptions) -> None:
         name: a task or the file of one, or a method, whose facts are printed too.
         cell: the options.
     """
-    name = str(read_config("tasks", name))
     data = find_data(name, cell.data) if cell.data else None
-    profile = read_config("profiles", cell.training.profile)
-    profile = profile or (data.profile if data else "paper")
+    profile = cell.training.profile or (data.profile if data else "paper")
     backbone = cell.training.backbone
     settings: config.Settings
     if name in config.names("tasks"):
         print(f"{name}, {cell.arch}, profile {profile}")
         described = data.description.overrides() if data else {}
-        network = network_of(backbone, Method)
+        network = Method.require_backbone(backbone)
         options = (name, cell.arch, profile, cell.changes, described)
         settings = config.finetuning_settings(*options, network, frozen=cell.frozen)
         layers = config.cell_layers(*options, settings.backbone, frozen=cell.frozen)
@@ -314,45 +285,44 @@ def print_settings(name: str, cell: CellOptions) -> None:
             return
         print(f"\npre-training, profile {profile}")
         changes = cell.training.all_changes
-        network = network_of(backbone, method)
+        network = method.require_backbone(backbone)
         settings = config.pretraining_settings(name, profile, changes, network)
-        layers = config.pretraining_layers(name, profile, changes)
+        (source, _), *others = config.pretraining_layers(name, profile, changes)
+        # without defaults of the harness, of which the publication may say nothing
+        recipe = TypeAdapter(Pretraining).dump_python(method.recipe, exclude_defaults=True)
+        layers = [(source, recipe), *others]
     source = "--backbone" if backbone else f"profile {profile}"
     layers.append((source, {"backbone": settings.backbone}))
     sources = {key: source for source, layer in layers for key in config.flattened(layer)}
-    defaults = default_values(type(settings))
     for key, value in config.flattened(config.as_facts(settings)).items():
         # printed above, except for deviations, which are long, and in every record
         if key in ("task", "name", "arch", "profile", "deviations"):
             continue
-        text = yaml.safe_dump(value, default_flow_style=True, width=1000)
-        text = text.removesuffix("...\n").rstrip()
+        text = yaml.safe_dump(value, default_flow_style=True, width=1000).removesuffix("...\n")
         source = sources.get(key, "default")
-        if source.startswith("recipe of") and key in defaults and defaults[key] == value:
-            source = "default"  # of the harness; the publication may not say
-        print(f"  {f'{key}: {text}':60} # {'--set' if source.startswith('--set') else source}")
+        shown = "--set" if source.startswith("--set") else source
+        print(f"  {f'{key}: {text.rstrip()}':60} # {shown}")
 
 
 def resolve_pretraining(
-    method: str, path: Path | None, profile: str | None, training: TrainingOptions
+    method: str, path: Path | None, training: TrainingOptions
 ) -> tuple[Pretraining, Data]:
     """Find the data of a pre-training, and resolve its settings.
 
     Args:
         method: name of a registered method.
         path: data given by the user.
-        profile: given by the user; default: that of the data.
         training: the other options.
 
     Returns:
-        The settings and the data, which may not exist yet.
+        The settings, by default of the data's profile, and the data, which may not exist yet.
     """
+    profile = training.profile
     changes = training.all_changes
-    network = network_of(training.backbone, find_method(method))
+    network = find_method(method).require_backbone(training.backbone)
     recipe = config.pretraining_settings(method, profile or "paper", changes, network)
     data = find_unlabelled(recipe.dataset, path, profile, planned=training.dry_run)
-    profile = profile or data.profile
-    return config.pretraining_settings(method, profile, changes, network), data
+    return config.pretraining_settings(method, profile or data.profile, changes, network), data
 
 
 def run_pretraining(
@@ -376,14 +346,10 @@ def run_pretraining(
         profile: given by the user; its number of threads is the default.
         skip_damaged: skip recordings that cannot be read.
     """
-    required_network(settings)  # refuses invalid settings of the method before data is generated
     with launched(setup.launcher, setup.device), flush_denormals():
         setup = resolve_setup(setup, given, profile, data.option)
         setup = replace(setup, command=f"{setup.command} --seed {seed}")
-        require_trainable(settings, setup)  # before data is generated
-        result = pretrain(
-            settings.name, settings, data.generate(), seed, setup, skip_damaged=skip_damaged
-        )
+        result = pretrain(settings.name, settings, data, seed, setup, skip_damaged=skip_damaged)
         if is_first():
             print(f"validation: {format_metrics(result.record.metrics, 4)}")
             print(f"weights: {result.weights}")

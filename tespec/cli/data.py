@@ -14,7 +14,7 @@ from cyclopts import Parameter
 from cyclopts.types import PositiveFloat
 
 from tespec.cli.main import FOLDER, MISTAKE, PICTURES, examples, new_app, output, refuse
-from tespec.cli.options import Plugins, SettingOptions, Words, read_config
+from tespec.cli.options import Plugins, SettingOptions, Task, Words
 from tespec.core.errors import UserError
 from tespec.core.settings import RecordingSettings, parse_size
 from tespec.registry import DATASETS, find_registered, import_files
@@ -32,7 +32,7 @@ app = new_app(
     help_epilogue=examples("data check dsec /data/dsec", "data prepare 1mpx /data/1mpx"),
 )
 Dataset = Annotated[
-    str, Parameter(help="gen1, 1mpx, dsec, ddd17, mvsec, FILE.yaml; or recordings: any event files")
+    str, Task(help="gen1, 1mpx, dsec, ddd17, mvsec, FILE.yaml; or recordings: any event files")
 ]
 DataPath = Annotated[Path, Parameter(help="folder of the data set, or a recording")]
 Processes = Annotated[PositiveInt, Parameter(help="recordings processed in parallel")]
@@ -71,9 +71,8 @@ class DatasetOptions:
         from tespec.tasks.base import open_dataset
 
         import_tasks()
-        task = str(read_config("tasks", name))
-        data = find_data(task, path).generate()
-        settings = settings_of(data, task, "recurrent", None, self.settings.all_changes)
+        data = find_data(name, path).generate()
+        settings = settings_of(data, name, "recurrent", None, self.settings.all_changes)
         return open_dataset(settings, data.root), settings
 
 
@@ -100,7 +99,7 @@ def check(
     opened, _ = options.open(dataset, path)
     from tqdm import tqdm
 
-    from tespec.core.files import atomic_write
+    from tespec.core.files import write_all
     from tespec.core.progress import progress
     from tespec.datasets import check as report
 
@@ -116,11 +115,12 @@ def check(
     print(f"\n{report.table(results)}\n")
     packed = sum(result.facts.get("events_packed_bytes", 0) for result in results)
     free = shutil.disk_usage(opened.root).free
-    needed, available = tqdm.format_sizeof(packed, "B"), tqdm.format_sizeof(free, "B")
-    print(f"disk: {needed} needed by `prepare`, {available} free")
+    print(
+        f"disk: {tqdm.format_sizeof(packed, 'B')} needed by `prepare`, "
+        f"{tqdm.format_sizeof(free, 'B')} free"
+    )
     if out:
-        with atomic_write(out) as unfinished:
-            report.frame(results).to_csv(unfinished, index=False)
+        write_all({out: report.frame(results).to_csv(index=False)})
         print(f"written: {out}")
     problems = report.problems(results)
     for problem in problems:

@@ -12,12 +12,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
 
-from cyclopts import App, CycloptsError, Group, Parameter, UnusedCliTokensError
+from cyclopts import App, CycloptsError, Group, Parameter
 
 import tespec
 from tespec.core.errors import Preempted, UserError, one_line
 from tespec.core.progress import log
-from tespec.core.settings import suggest
 
 MISTAKE = 2
 INTERRUPTED = 130
@@ -32,6 +31,7 @@ VERBS = {
     "data": "check, pack and preview data sets",
     "weights": "inspect and convert weights",
 }
+LISTED = Group("Verbs", show=False)  # in the help's text
 HARNESS = ("tespec", "baselines", "benchmarks")
 MACHINE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EFBIG)
 PICTURES = (".png", ".jpg", ".jpeg", ".pdf", ".svg")
@@ -79,12 +79,14 @@ def call(app: App, words: Sequence[str]) -> int | None:
     """
     from rich.console import Console
 
-    width = None if sys.stdout.isatty() else HELP_WIDTH
+    text = io.StringIO()  # of the help; rich ends a program whose output is closed
+    console = Console(width=None if sys.stdout.isatty() else HELP_WIDTH, file=text)
     command, bound, ignored = app.parse_args(
-        words, console=Console(width=width, file=sys.stdout), exit_on_error=False, print_error=False
+        words, console=console, exit_on_error=False, print_error=False
     )
     unparsed = {"given": words} if "given" in ignored else {}
     result: int | None = command(*bound.args, **bound.kwargs, **unparsed)
+    print(text.getvalue(), end="")
     return result
 
 
@@ -109,13 +111,9 @@ def run(main: Callable[[], int | None]) -> int:
             output.reconfigure(errors="replace")
     try:
         return _exit_code(main)
-    except (BrokenPipeError, SystemExit) as error:
-        # rich turns a closed pipe into a SystemExit
-        is_of_rich = isinstance(error.__context__, BrokenPipeError)
-        if isinstance(error, SystemExit) and not is_of_rich:
-            raise
+    except BrokenPipeError:
         broken = [output for output in (sys.stdout, sys.stderr) if _has_no_reader(output)]
-        if not (broken or is_of_rich):
+        if not broken:
             raise
         # Redirect buffered output to /dev/null, or Python raises again when it exits.
         for output in broken:
@@ -154,8 +152,6 @@ def _exit_code(main: Callable[[], int | None]) -> int:
         return code or 0
     except CycloptsError as error:
         message = one_line(str(error)).rstrip(".")
-        if isinstance(error, UnusedCliTokensError):
-            message = f"unexpected {' '.join(error.unused_tokens or ())!r}"
         if "?" not in message:
             message += "; see --help"
     except UserError as error:
@@ -186,8 +182,7 @@ def output(*suffixes: str) -> Parameter:
         has_format = path.suffix[1:].isalpha()  # unlike the folder results-1.0
         suffix = path.suffix.lower() if has_format and not path.is_dir() else FOLDER
         if suffix not in suffixes or (suffix == FOLDER and path.is_file()):
-            allowed = ", ".join(suffix or "a folder" for suffix in suffixes)
-            raise ValueError(f"Allowed: {allowed}.")
+            raise ValueError(f"Allowed: {', '.join(suffix or 'a folder' for suffix in suffixes)}.")
 
     return Parameter(validator=check)
 
@@ -209,17 +204,11 @@ for name in VERBS:
     target = {"pretrain": "run:pretrain_app", "report": "tables:report_app"}.get(
         name, f"{name}:app"
     )
-    app.command(f"tespec.cli.{target}", name=name, show=False)  # imported when it is called
+    app.command(f"tespec.cli.{target}", name=name, group=LISTED)  # imported when it is called
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `tespec` with these arguments, by default those of the process; returns the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     sys.excepthook = print_defect
-
-    def call_verb() -> int | None:
-        if words[0] not in VERBS and not words[0].startswith("-"):
-            raise UserError(words[0][:100], "unknown verb", suggest(words[0], VERBS))
-        return call(app, words)
-
-    return run(call_verb)
+    return run(lambda: call(app, words))

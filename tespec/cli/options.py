@@ -5,6 +5,7 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,14 +14,20 @@ from cyclopts.types import PositiveFloat
 
 from tespec.cli.main import FOLDER, PICTURES, output, refuse
 from tespec.comparison.records import Numbers
-from tespec.core.config import add_file, cell_facts, names, read_profiles, refuse_unknown_changes
+from tespec.core.config import (
+    add_file,
+    cell_facts,
+    names,
+    read_profiles,
+    refuse_unknown_changes,
+    split_changes,
+)
 from tespec.core.errors import UserError
 from tespec.core.settings import parse_size, suggest
 from tespec.registry import register_methods, shipped_methods
 from tespec.runs.setup import Advanced, NonNegativeInt, PositiveInt, Setup
 
 PROFILES = ", ".join(names("profiles"))
-PRETRAINING = "pretraining."  # prefix of changed settings of a cell's pre-training
 # Options that a record's command omits: they change no result, or the command ends in their values.
 OMITTED = {
     *("--results", "--runs", "--workers", "--overwrite", "--check-data", "--track"),
@@ -43,40 +50,41 @@ Changes = Annotated[
 ]
 
 
-def read_config(kind: str, name: str | None) -> str | None:
+def read_config(kind: str, name: str) -> str:
     """Add the file FILE.yaml to the configs, and return its name.
 
     Args:
-        kind: "tasks", "profiles" or "plans".
+        kind: "tasks" or "profiles".
         name: name of a config, which is returned as it is, or a path that ends in .yaml.
     """
-    return add_file(kind, Path(name)) if name and name.endswith(".yaml") else name
+    return add_file(kind, Path(name)) if name.endswith(".yaml") else name
 
 
-def check_names(plugins: Sequence[Path], data: Path | None, **named: str | None) -> None:
-    """Refuse missing files and unknown names, before torch is imported unless a plug-in does.
+def _config(kind: str, _: type, tokens: Any) -> str:
+    return read_config(kind, tokens[0].value)
+
+
+# Options that name a config, or a file of one.
+Task = partial(Parameter, converter=partial(_config, "tasks"))
+Profile = partial(Parameter, converter=partial(_config, "profiles"))
+
+
+def check_method(name: str | None, plugins: Sequence[Path]) -> None:
+    """Import plug-ins, or refuse an unknown method before torch is imported.
 
     Args:
-        plugins: files given to --import, which are imported here, as they may register names.
-        data: file or folder given to --data.
-        named: values of --task, --profile and --method.
+        name: of the method, which a plug-in may register.
+        plugins: files given to --import.
     """
-    for path in (*plugins, data):
-        if path and path != Path("sample") and not path.exists():
-            raise UserError(path, "no such file or folder", "check the path")
+    shipped = shipped_methods()
     if plugins:
         register_methods(plugins)
-    known = {
-        "task": names("tasks"),
-        "profile": names("profiles"),
-        "method": [] if plugins else shipped_methods(),
-    }
-    for option, name in named.items():
-        if name is not None and known[option] and name not in known[option]:
-            remedy = suggest(name, known[option])
-            if option == "method":
-                remedy += "; --import FILE.py adds your own"
-            raise UserError(f"--{option} {name[:100]}", f"unknown {option}", remedy)
+    elif name and shipped and name not in shipped:
+        raise UserError(
+            f"--method {name[:100]}",
+            "unknown method",
+            f"{suggest(name, shipped)}; --import FILE.py adds your own",
+        )
 
 
 def _size(kind: type, tokens: Any) -> str:
@@ -108,7 +116,7 @@ class TrainingOptions(SettingOptions):
 
     profile: Annotated[
         str | None,
-        Parameter(help=f"{PROFILES}, or FILE.yaml (default: sample on sample data, else paper)"),
+        Profile(help=f"{PROFILES}, or FILE.yaml (default: sample on sample data, else paper)"),
     ] = None
     backbone: Annotated[
         str | None,
@@ -138,7 +146,7 @@ class CellOptions:
         str | None,
         Parameter(help=", ".join(shipped_methods()) or "see --list"),
     ] = None
-    task: Annotated[str | None, Parameter(help=f"{', '.join(names('tasks'))}, or FILE.yaml")] = None
+    task: Annotated[str | None, Task(help=f"{', '.join(names('tasks'))}, or FILE.yaml")] = None
     arch: Annotated[
         Literal["recurrent", "feedforward"], Parameter(help="architecture of the backbone")
     ] = "recurrent"
@@ -198,21 +206,10 @@ class CellOptions:
 
     @property
     def changes(self) -> tuple[str, ...]:
-        """Changed settings `KEY=VALUE`, with a prefix for those of the pre-training."""
+        """Changed settings `KEY=VALUE`, see `config.split_changes`."""
         fraction = () if self.label_fraction is None else (f"label_fraction={self.label_fraction}",)
         stem = ("new_stem=true",) if self.new_stem else ()
         return self.training.all_changes + fraction + stem
-
-    @property
-    def finetuning_changes(self) -> tuple[str, ...]:
-        """Changed settings of the fine-tuning."""
-        return tuple(change for change in self.changes if not change.startswith(PRETRAINING))
-
-    @property
-    def pretraining_changes(self) -> tuple[str, ...]:
-        """Changed settings of the pre-training, without their prefix."""
-        changes = (change for change in self.changes if change.startswith(PRETRAINING))
-        return tuple(change.removeprefix(PRETRAINING) for change in changes)
 
 
 # Options of `PredictOptions` that are used together.
@@ -262,34 +259,14 @@ class PredictOptions:
 
 def check_cell(cell: CellOptions) -> None:
     """Refuse mistakes in the options of a cell before torch is imported, then register methods."""
-    task = read_config("tasks", cell.task)
-    profile = read_config("profiles", cell.training.profile)
-    has_method = cell.method or cell.reference
-    missing = [name for name, given in (("--method", has_method), ("--task", task)) if not given]
-    verb = "are" if len(missing) > 1 else "is"
-    refuse(bool(missing), f"{' and '.join(missing)} {verb} required (see --list)")
-    check_names(cell.plugins, cell.data, method=cell.method, task=task, profile=profile)
-    cell_facts(
-        str(task), cell.arch, profile or "paper", cell.finetuning_changes, frozen=cell.frozen
-    )
-    refuse_unknown_changes(cell.pretraining_changes)
+    refuse(not (cell.method or cell.reference), "--method is required (see --list)")
+    refuse(not cell.task, "--task is required (see --list)")
+    check_method(cell.method, cell.plugins)
+    of_cell, of_pretraining = split_changes(cell.changes)
+    profile = cell.training.profile or "paper"
+    cell_facts(str(cell.task), cell.arch, profile, of_cell, frozen=cell.frozen)
+    refuse_unknown_changes(of_pretraining)
     register_methods()
-
-
-def network_of(backbone: str | None, method: Any) -> str:
-    """Check that a method can train a backbone.
-
-    Args:
-        backbone: name of an architecture, or None.
-        method: class of the method.
-
-    Returns:
-        The backbone, or for None the method's kind of network.
-    """
-    if backbone is None:
-        return method.network
-    method.require_backbone(backbone)
-    return backbone
 
 
 def format_metrics(metrics: Numbers, digits: int = 2) -> str:

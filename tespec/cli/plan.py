@@ -3,10 +3,9 @@
 import os
 import shlex
 import time
-from collections import Counter
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -17,19 +16,19 @@ from tespec.cli.options import (
     PROFILES,
     Changes,
     Plugins,
+    Profile,
     Words,
     format_metrics,
-    network_of,
     read_config,
 )
-from tespec.comparison.cell import SAMPLE
+from tespec.comparison.cell import SAMPLE, Cell
 from tespec.comparison.records import Key, Record
-from tespec.core.config import finetuning_settings, names
+from tespec.core.config import finetuning_settings, names, split_changes
 from tespec.core.errors import UserError
 from tespec.core.paths import RESULTS, RUNS
 from tespec.core.progress import log
 from tespec.plan import jobs as plans
-from tespec.plan.execute import PlannedRun, make_executor, run_all, sbatch_script
+from tespec.plan.execute import make_executor, run_all, sbatch_script
 from tespec.plan.jobs import Job, Plan
 from tespec.registry import register_methods
 from tespec.runs.setup import Advanced, NonNegativeInt, PositiveInt, Setup
@@ -74,7 +73,7 @@ class Options:
         str | None, Parameter(help="folder of all data sets, or sample: the sample world")
     ] = None
     profile: Annotated[
-        str | None, Parameter(help=f"{PROFILES}, or FILE.yaml (default: the plan's)")
+        str | None, Profile(help=f"{PROFILES}, or FILE.yaml (default: the plan's)")
     ] = None
     checkpoints: Annotated[
         tuple[str, ...], Words, Parameter(help="METHOD=FILE ...: weights of methods")
@@ -84,12 +83,11 @@ class Options:
         PositiveInt | None, Parameter(help="runs in parallel (default: --gpus, else the plan's)")
     ] = None
     gpus: Annotated[
-        tuple[NonNegativeInt, ...],
-        Words,
+        PositiveInt | None,
         Parameter(
             help="number of local GPUs, used by the runs in turn (default: as torch chooses)"
         ),
-    ] = ()
+    ] = None
     results: Annotated[
         Path, Parameter(help="folder of records (default: results)", show_default=False)
     ] = RESULTS
@@ -111,8 +109,14 @@ class Options:
     ] = ()
     accumulate: Annotated[PositiveInt | None, Advanced(help="gradient accumulation steps")] = None
     run_args: Annotated[
-        str, Advanced(allow_leading_hyphen=True, help="more options for each run, in quotes")
-    ] = ""
+        tuple[str, ...],
+        Advanced(
+            converter=lambda _, tokens: tuple(shlex.split(tokens[0].value)),
+            n_tokens=1,
+            allow_leading_hyphen=True,
+            help="more options for each run, in quotes",
+        ),
+    ] = ()
     plugins: Plugins = ()
 
     def __post_init__(self) -> None:
@@ -120,21 +124,8 @@ class Options:
             bool(self.cluster and self.gpus),
             "--gpus counts local GPUs; with --cluster, use --slurm gpus_per_node=1",
         )
-        refuse(
-            len(self.gpus) > 1 or 0 in self.gpus,
-            "--gpus takes the number of GPUs, as in --gpus 4; CUDA_VISIBLE_DEVICES chooses them",
-        )
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        refuse(
-            bool(visible and self.gpus) and len(str(visible).split(",")) < self.gpus[0],
-            "CUDA_VISIBLE_DEVICES lists fewer GPUs than --gpus",
-        )
         refuse(bool(self.slurm and not self.cluster), "--slurm requires --cluster slurm")
-        try:
-            words = shlex.split(self.run_args)
-        except ValueError as error:
-            raise UserError("--run-args", str(error), "close the quotation") from error
-        for option in (word.partition("=")[0] for word in words):
+        for option in (word.partition("=")[0] for word in self.run_args):
             refuse(
                 option.startswith("-") and option not in RUN_OPTIONS,
                 f"--run-args {option} is not one of {', '.join(RUN_OPTIONS)}; choices are the "
@@ -159,9 +150,7 @@ def plan(
     register_methods(options.plugins)
     plan = changed(named, options)
     jobs = plans.select(plans.expand(plan, options.seeds), options.only)
-    check_methods(plan, jobs)
-    results = options.results
-    finished, problems = plans.finished_runs(jobs, results)
+    finished, problems = plans.finished_runs(jobs, options.results)
     for problem in problems:
         log(f"skipped: {problem}")
     missing = plans.missing_jobs(jobs, finished, options.runs)
@@ -171,19 +160,17 @@ def plan(
     before = f", {first} pre-trainings come first" if first else ""
     print(f"{plan.title}: {len(done)} of {len(jobs)} runs done{before}")
     if options.status:
-        print_status(jobs, done)
+        print_status(jobs, set(done))
         return 1 if problems else 0
     if options.dry_run:
         if options.cluster == "slurm":
-            folder = options.runs / "logs" / plan.name / "submitted"
-            print(sbatch_script(make_executor("slurm", options.slurm, folder)))
+            print(sbatch_script(make_executor("slurm", options.slurm, options.runs / "logs")))
         for job in missing:
             print(shlex.join(["tespec", *arguments_of(job, finished, options)]))
         print_hours(missing)
         return 0
     folders = {job.data for job in missing if job.data != SAMPLE}
-    absent = sorted(folder for folder in folders if not Path(folder).exists())
-    if absent:
+    if absent := [folder for folder in sorted(folders) if not Path(folder).exists()]:
         raise UserError(
             ", ".join(absent),
             f"the data of plan {plan.name} is missing",
@@ -192,17 +179,18 @@ def plan(
     failed = run_jobs(plan, missing, finished, options) if missing else {}
     for job_name, reason in failed.items():
         print(f"failed: {job_name}: {reason}")
-    pretrainings = [job for job in missing if job.cell.kind == "pretraining"]
-    print_pretrainings([job for job in pretrainings if job.name not in failed], results)
+    finished, _ = plans.finished_runs([*jobs, *missing], options.results)
+    for job in missing:
+        if job.cell.kind == "pretraining" and job.key in finished:
+            print_pretraining(finished[job.key], options.results)
     if plan.show:
-        show_table(plan.show, results)
-    finished, _ = plans.finished_runs(jobs, results)
+        show_table(plan.show, options.results)
     count = sum(job.key in finished for job in jobs)
-    print(f"{count} of {len(jobs)} runs done; records: {results / 'runs'}")
+    print(f"{count} of {len(jobs)} runs done; records: {options.results / 'runs'}")
     return 1 if failed or problems or count < len(jobs) else 0
 
 
-def print_status(jobs: Sequence[Job], done: Sequence[Job]) -> None:
+def print_status(jobs: Sequence[Job], done: Collection[Job]) -> None:
     """Print the numbers of finished and of all runs by method and task.
 
     Args:
@@ -211,8 +199,7 @@ def print_status(jobs: Sequence[Job], done: Sequence[Job]) -> None:
     """
     import pandas as pd
 
-    finished = set(done)
-    rows = [(job.cell.method, job.cell.task, job in finished) for job in jobs]
+    rows = [(job.cell.method, job.cell.task, job in done) for job in jobs]
     frame = pd.DataFrame(rows, columns=["method", "task", "done"])
     cells = frame.groupby(["method", "task"], sort=False)["done"]
     counts = cells.agg(lambda runs: f"{runs.sum()}/{len(runs)}").unstack(fill_value="-")
@@ -227,29 +214,31 @@ def print_hours(jobs: Sequence[Job]) -> None:
     """
     from tespec.runs.cost import estimate_training, evaluated_windows, input_size
 
-    counts: Counter[tuple[str, str, str, str, bool, tuple[str, ...]]] = Counter()
+    same_cost: dict[Cell, list[Job]] = defaultdict(list)
     for job in jobs:
-        cell = job.cell
-        if cell.kind == "evaluation" and cell.data != SAMPLE:
-            changes, _ = plans.split_changes(job.set)
-            counts[cell.task, cell.arch, cell.profile, cell.backbone, cell.frozen, changes] += 1
+        if job.cell.kind == "evaluation" and job.cell.data != SAMPLE:
+            same_cost[replace(job.cell, method="any", method_version=1, start="")].append(job)
     total = 0.0
-    for (task, arch, profile, backbone, frozen, changes), count in counts.items():
+    for cell, same in same_cost.items():
+        name = f"{cell.task}, {cell.arch}, {cell.backbone}{', frozen' * cell.frozen}"
+        changes, _ = split_changes(same[0].set)
         settings = finetuning_settings(
-            task, arch, profile, changes, network=backbone, frozen=frozen
+            cell.task, cell.arch, cell.profile, changes, network=cell.backbone, frozen=cell.frozen
         )
-        name = f"{task}, {arch}, {backbone}{', frozen' * frozen}"
         try:
-            estimate = estimate_training(settings, input_size(settings, task))
+            estimate = estimate_training(settings, input_size(settings, cell.task))
             cost = estimate.cost(Setup())
         except UserError as error:
             print(f"{name}: hours unknown: {error}")
             continue
         windows = evaluated_windows(settings)
         hours = estimate.hours(cost, "H100 SXM", windows)
-        total += count * hours
-        print(f"{name}: {count} x {hours:.2f} h of an H100, with {windows:,} windows of evaluation")
-    if counts:
+        total += len(same) * hours
+        print(
+            f"{name}: {len(same)} x {hours:.2f} h of an H100, with {windows:,} windows of "
+            "evaluation"
+        )
+    if same_cost:
         print(f"fine-tunings: {total:.1f} h of an H100, without data loading and pre-trainings")
 
 
@@ -274,29 +263,8 @@ def changed(plan: Plan, options: Options) -> Plan:
         checkpoints=checkpoints,
         data=options.data or plan.data,
         accumulate=options.accumulate or plan.accumulate,
-        profile=read_config("profiles", options.profile or plan.profile),
+        profile=options.profile or (plan.profile and read_config("profiles", plan.profile)),
     )
-
-
-def check_methods(plan: Plan, jobs: Sequence[Job]) -> None:
-    """Refuse cells whose method is unknown, does not fit the architecture, or lacks weights.
-
-    Args:
-        plan: the plan, for messages.
-        jobs: all its runs.
-    """
-    from tespec.pretraining.method import find_method
-
-    for job in (job for job in jobs if job.cell.kind == "evaluation"):
-        method = find_method(job.cell.method)
-        method.require(job.cell.method, job.cell.arch)
-        network_of(job.backbone or None, method)
-        if method.row.pretraining_data != "-" and not (job.upstream or job.checkpoint):
-            raise UserError(
-                f"plan {plan.name}, {job.cell.method}",
-                "has no pre-trained weights",
-                f"give --checkpoints {job.cell.method}=FILE, or remove the method from the plan",
-            )
 
 
 def arguments_of(job: Job, finished: dict[Key, Record], options: Options) -> list[str]:
@@ -308,18 +276,17 @@ def arguments_of(job: Job, finished: dict[Key, Record], options: Options) -> lis
             placeholder.
         options: of the plan.
     """
+    start = job.upstream
     checkpoint: Path | str | None = None
-    if job.upstream and (job.upstream.cell.data != SAMPLE or job.cell.kind == "control"):
-        record = finished.get(job.upstream.key)
-        checkpoint = f"WEIGHTS_OF_{job.upstream.name}"
-        if record is not None:
-            checkpoint = plans.weights_path(record, options.runs)
+    if start and (start.cell.data != SAMPLE or job.cell.kind == "control"):
+        record = finished.get(start.key)
+        missing = f"WEIGHTS_OF_{start.name}"
+        checkpoint = plans.weights_path(record, options.runs) if record else missing
     words = plans.command(job, checkpoint)
     # A finished fine-tuning is missing only if a control needs its weights.
     words += ["--overwrite"] if job.cell.kind == "evaluation" and job.key in finished else []
-    for file in options.plugins:
-        words += ["--import", str(file)]
-    return [*words, *shlex.split(options.run_args)]
+    words += [word for file in options.plugins for word in ("--import", str(file))]
+    return [*words, *options.run_args]
 
 
 def run_jobs(
@@ -345,13 +312,6 @@ def run_jobs(
         words = arguments_of(job, finished | new, options)
         return ["-m", "tespec.cli", *words, *folders, *threads]
 
-    # by key, since equal upstreams may have other names: a plan may write out a default
-    started = {job.key: job.name for job in jobs}
-    needs = [started.get(job.upstream.key, "") if job.upstream else "" for job in jobs]
-    tasks = [
-        PlannedRun(job.name, partial(arguments, job), need)
-        for job, need in zip(jobs, needs, strict=True)
-    ]
     logs = options.runs / "logs" / plan.name
     executor = None
     if options.cluster:
@@ -360,42 +320,39 @@ def run_jobs(
     if options.gpus:
         import torch
 
-        usable = torch.cuda.device_count()
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        numbers = visible.split(",") if visible else list(map(str, range(options.gpus[0])))
+        gpus = [str(i) for i in range(torch.cuda.device_count())]
         # Of several parts of a GPU (MIG) in CUDA_VISIBLE_DEVICES, torch counts one.
-        if usable < (1 if visible else options.gpus[0]):
+        if gpus and (visible := os.environ.get("CUDA_VISIBLE_DEVICES")):
+            gpus = visible.split(",")
+        if len(gpus) < options.gpus:
             raise UserError(
-                f"--gpus {options.gpus[0]}",
-                f"torch can use {usable} GPUs of this machine",
+                f"--gpus {options.gpus}",
+                f"torch can use {len(gpus)} GPUs of this machine",
                 "give at most this number, or omit --gpus to run on the CPU",
             )
-        gpus = numbers[: options.gpus[0]]
-        slots = [gpus[i % len(gpus)] for i in range(options.processes or len(gpus))]
+        slots = [gpus[i % options.gpus] for i in range(options.processes or options.gpus)]
     start_time = time.monotonic()
-    failed = run_all(tasks, logs, slots, executor)
-    log(f"{len(tasks)} runs in {(time.monotonic() - start_time) / 60:.1f} min")
+    failed = run_all(jobs, arguments, logs, slots, executor)
+    log(f"{len(jobs)} runs in {(time.monotonic() - start_time) / 60:.1f} min")
     return failed
 
 
-def print_pretrainings(jobs: Sequence[Job], results: Path) -> None:
-    """Print the validation losses of pre-trainings and the paths of their pictures.
+def print_pretraining(record: Record, results: Path) -> None:
+    """Print the validation losses of a pre-training and the path of its picture.
 
     Args:
-        jobs: the finished pre-trainings.
+        record: of the pre-training.
         results: folder of records.
     """
-    finished, _ = plans.finished_runs(jobs, results)
-    for record in (finished[job.key] for job in jobs if job.key in finished):
-        losses = {
-            LOSSES.get(name, name): value
-            for name, value in record.metrics.items()
-            if name.startswith("loss")
-        }
-        print(f"{record.name}: {format_metrics(losses, 3)}")
-        picture = results / "pictures" / f"{record.name}.png"
-        if picture.is_file():
-            print(f"picture: {picture}")
+    losses = {
+        LOSSES.get(name, name): value
+        for name, value in record.metrics.items()
+        if name.startswith("loss")
+    }
+    print(f"{record.name}: {format_metrics(losses, 3)}")
+    picture = results / "pictures" / f"{record.name}.png"
+    if picture.is_file():
+        print(f"picture: {picture}")
 
 
 def show_table(name: str, results: Path) -> None:

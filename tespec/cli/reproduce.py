@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tespec.cli.main import app, refuse
-from tespec.cli.options import CellOptions, by_option, read_config
+from tespec.cli.options import CellOptions, by_option
 from tespec.comparison.cell import differing, format_changes, name_prefix
 from tespec.comparison.records import (
     REPORTED,
@@ -60,10 +60,10 @@ def run_again(text: str, setup: Setup, given: Sequence[str]) -> int:
     record = _find(text, setup.results)
     folder = setup.runs / "reproduced" / record.name
     words = [pair for pair in by_option(words_of(record)) if pair[0] not in {*LEFT_OUT, *replaced}]
-    imported = [word.removeprefix("--import") for option, word in words if option == "--import"]
-    if files := " ".join(imported).strip(" ="):
-        remedy = f"read it, and repeat with --import {files}"
-        raise UserError(record.name, f"its command imports {files}", remedy)
+    if imported := " ".join(word for option, word in words if option == "--import"):
+        raise UserError(
+            record.name, f"its command has {imported}", "read this file, and repeat with it"
+        )
     arguments = [word for _, word in [*words, *options]]
     require_same_run(record, arguments)
     arguments += ["--results", str(folder / "results"), "--runs", str(folder / "runs")]
@@ -143,15 +143,15 @@ def require_same_run(record: Record, arguments: Sequence[str]) -> None:
     if "training" in given:  # of `pretrain`, which also trains a network that its method needs
         facts = {
             "kind": "pretraining",
-            "profile": read_config("profiles", given["training"].profile),
+            "profile": given["training"].profile,
             "seed": given["seed"],
         }
     elif record.cell.kind != "pretraining" and (cell.method or cell.reference):
         facts = {
             "method": cell.method or cell.reference,
-            "task": read_config("tasks", cell.task),
+            "task": cell.task,
             "arch": "feedforward" if cell.reference == "prior" else cell.arch,
-            "profile": read_config("profiles", cell.training.profile),
+            "profile": cell.training.profile,
             "seed": cell.seeds[0],
         }
     recorded = {**vars(record.cell), "seed": record.seed}

@@ -13,10 +13,10 @@ from tespec.cli.options import (
     Given,
     Plugins,
     PredictOptions,
+    Task,
     TrainingOptions,
     check_cell,
-    check_names,
-    read_config,
+    check_method,
 )
 from tespec.core import config
 from tespec.core.settings import INPUTS, input_settings
@@ -47,7 +47,7 @@ def run(
         bool, Parameter(name="--list", help="list methods, tasks and profiles")
     ] = False,
     describe: Annotated[
-        str | None, Parameter(help="print settings of a task or method, with their sources")
+        str | None, Task(help="print settings of a task or method, with their sources")
     ] = None,
     setup: Setup = Setup(),
     prediction: PredictOptions = PredictOptions(),
@@ -125,16 +125,16 @@ def pretrain(
     Settings: the method's recipe, then --profile, then --set; the later one wins (`run --describe
     METHOD` shows them).
     """
-    profile = read_config("profiles", training.profile)
-    check_names(plugins, data, method=method, profile=profile)
+    check_method(method, plugins)
+    config.read_profiles(training.profile or "paper")
     config.refuse_unknown_changes(training.all_changes)
     register_methods()
     from tespec.cli import cells
 
-    settings, dataset = cells.resolve_pretraining(method, data, profile, training)
+    settings, dataset = cells.resolve_pretraining(method, data, training)
     if training.dry_run:
         cells.print_pretraining_cost(settings, dataset, setup, training.gpus)
-    else:
-        cells.run_pretraining(
-            settings, dataset, seed, setup, given, profile=profile, skip_damaged=skip_damaged
-        )
+        return
+    cells.run_pretraining(
+        settings, dataset, seed, setup, given, profile=training.profile, skip_damaged=skip_damaged
+    )

@@ -77,14 +77,14 @@ def tables(
     )
     refuse(gains == "", "--gains: name a method, such as scratch")
     first, comma, second = rank.partition(",")
-    differ = comma and first != second
-    refuse(bool(rank) and not differ, f"--rank {rank}: write two evaluations, such as full,frozen")
-    filters = {"frozen": "True"} if frozen else {}
-    for text in where:
-        key, equals, value = text.partition("=")
-        refuse(not equals, f"--where {text}: write KEY=VALUE")
-        refuse(key in filters, f"--where {text}: given twice")
-        filters[key] = value
+    refuse(
+        bool(rank) and (not comma or first == second),
+        f"--rank {rank}: write two evaluations, such as full,frozen",
+    )
+    conditions = (*where, "frozen=True") if frozen else where
+    refuse(not all("=" in text for text in conditions), "--where: write KEY=VALUE")
+    filters = dict(text.split("=", 1) for text in conditions)
+    refuse(len(filters) < len(conditions), "--where: a key is given twice")
 
     # Imported late: it takes half a second, and mistakes are reported first.
     from tespec.comparison.frame import results as read_results
@@ -123,8 +123,7 @@ def tables(
         else:
             print_table(shown, all_columns=bool(only or gains))
     if unmeasured:
-        names = ", ".join(unmeasured)
-        print(f"No results for {names} (--only NAME shows the paper's numbers)")
+        print(f"No results for {', '.join(unmeasured)} (--only NAME shows the paper's numbers)")
     for note in dict.fromkeys(
         note for table in made for note in table.notes if note.startswith(PRINTED_NOTES)
     ):

@@ -32,14 +32,14 @@ class NetworkOptions:
         PositiveInt | None, Parameter(help="time bins (default: the recipe's, else 10)")
     ] = None
     sensor: Annotated[
-        str | None, Parameter(help="WIDTHxHEIGHT in px (default: the recipe's or format's)")
+        Size | None,
+        Parameter(
+            converter=lambda _, tokens: parse_size(tokens[0].value),
+            n_tokens=1,
+            help="WIDTHxHEIGHT in px (default: the recipe's or format's)",
+        ),
     ] = None
     plugins: Plugins = ()
-
-    @property
-    def size(self) -> Size | None:
-        """Sensor size (height, width) in px, if given."""
-        return parse_size(self.sensor) if self.sensor else None
 
 
 @app.command(
@@ -48,17 +48,18 @@ class NetworkOptions:
 )
 def show(file: File, /, *, network: NetworkOptions = NetworkOptions()) -> None:
     """Print a file's format, contents, hash and matching networks."""
-    size = network.size
     import_files(network.plugins)
     from tespec.weights.load import inspect, random_parts
 
-    contents = inspect(file, network.bins, size)
+    contents = inspect(file, network.bins, network.sensor)
     converted = contents.converted
     values = sum(tensor.numel() for tensor in contents.tensors.values())
     print(f"{contents.path.name}\n  format   {converted.format.name}: {converted.format.title}")
     print(f"  sha256   {contents.sha256}")
-    counts = f"{len(contents.tensors):,} with {values:,} values"
-    print(f"  tensors  {counts}; {len(converted.tensors)} of the backbone")
+    print(
+        f"  tensors  {len(contents.tensors):,} with {values:,} values; "
+        f"{len(converted.tensors)} of the backbone"
+    )
     if contents.recipe:
         facts = [
             f"{key} {contents.recipe[key]}"
@@ -83,12 +84,10 @@ def show(file: File, /, *, network: NetworkOptions = NetworkOptions()) -> None:
         print(f"  unused   {listed}" + (f" and {more} more" if more > 0 else ""))
     print("  fills")
     for name, match in contents.matches.items():
-        filled = f"{len(match.tensors)} of {match.total} tensors"
-        random = f"; {random_parts(match.random)}" if match.random else ""
-        result = f"yes: {filled}{random}"
-        if match.problems:
-            result = f"no: {filled}; {match.problems[0]}"
-        print(f"    {f'{contents.compared}, {name}':24} {result}")
+        notes = match.problems[:1] or ([random_parts(match.random)] if match.random else [])
+        filled = "; ".join([f"{len(match.tensors)} of {match.total} tensors", *notes])
+        answer = "no" if match.problems else "yes"
+        print(f"    {f'{contents.compared}, {name}':24} {answer}: {filled}")
 
 
 @app.command(name="list")
@@ -125,17 +124,15 @@ def convert(
     """Convert a file for tespec.load, or to timm's naming."""
     if out.exists() and not (overwrite and out.is_file()):
         raise UserError(out, "already exists", "choose another path, or give --overwrite")
-    size = network.size
     import_files(network.plugins)
     from tespec.weights.files import write_weights
     from tespec.weights.load import inspect, rewrite, timm_state
 
-    contents = inspect(file, network.bins, size)
+    contents = inspect(file, network.bins, network.sensor)
     tensors, recipe = rewrite(contents)
     written = timm_state(tensors) if to == "timm" else tensors
     sha256 = write_weights(out, written, {} if to == "timm" else recipe)
     source = f"{file} ({contents.converted.format.name})"
     print(f"{source} -> {out}: {len(written)} tensors, sha256 {sha256}")
-    if len(written) < len(tensors):
-        omitted = len(tensors) - len(written)
+    if omitted := len(tensors) - len(written):
         print(f"not written, as timm has no ConvLSTMs or necks: {omitted} tensors")

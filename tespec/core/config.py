@@ -33,6 +33,7 @@ Settings = Finetuning | Pretraining
 CHOSEN = ("task", "name", "arch", "frozen", "profile", "backbone", "deviations")
 # Settings that name a run or affect its speed instead of its result.
 NAMES = ("task", "name", "arch", "profile", "title", "version", "deviations", "evaluation_lanes")
+PRETRAINING = "pretraining."  # prefix of the changed settings of a cell's pre-training
 # the user's config files by kind ("tasks", "profiles") and name
 _added: dict[str, dict[str, Path]] = {}
 
@@ -470,6 +471,13 @@ def pretraining_settings(
     paper["objective"] = paper["objective"] | {"type": method}
     changed = differences(as_facts(settings), paper, trained.unused)
     return replace(settings, deviations=(*kind.recipe.deviations, *trained.deviations, *changed))
+
+
+def split_changes(changes: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Split the user's changes into those of a cell and, without prefix, of its pre-training."""
+    of_pretraining = [change for change in changes if change.startswith(PRETRAINING)]
+    of_cell = tuple(change for change in changes if change not in of_pretraining)
+    return of_cell, tuple(change.removeprefix(PRETRAINING) for change in of_pretraining)
 
 
 def refuse_unknown_changes(changes: Sequence[str]) -> None:

@@ -5,13 +5,12 @@ import math
 import re
 import typing
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, asdict, field, fields, is_dataclass, replace
+from dataclasses import asdict, field, is_dataclass, replace
 from functools import reduce
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, StrictBool, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
-from pydantic_core import to_jsonable_python
 
 from tespec.core.errors import UserError
 from tespec.core.renamed import present_names
@@ -156,19 +155,6 @@ def known_settings(kind: Any) -> Any:
     if not is_dataclass(entry):
         return None
     return {name: known_settings(hint) for name, hint in typing.get_type_hints(entry).items()}
-
-
-def default_values(kind: Any) -> dict[str, Any]:
-    """Return the defaults of a dataclass of settings by dotted name, also of nested ones."""
-    hints = typing.get_type_hints(kind)
-    defaults: dict[str, Any] = {}
-    for entry in fields(kind):
-        if is_dataclass(hints[entry.name]):
-            nested = default_values(hints[entry.name])
-            defaults |= {f"{entry.name}.{name}": value for name, value in nested.items()}
-        elif entry.default is not MISSING:
-            defaults[entry.name] = to_jsonable_python(entry.default)
-    return defaults
 
 
 PositiveInt = Annotated[int, Field(strict=True, gt=0)]

@@ -1,4 +1,4 @@
-"""Run tasks in parallel, in local processes or as cluster jobs, after those that they need."""
+"""Run the jobs of a plan in parallel, in local processes or on a cluster, after their upstream."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tespec.comparison.records import Key
 from tespec.core.errors import UserError
 from tespec.core.files import parse_yaml
 from tespec.core.progress import log
+from tespec.plan.jobs import Job
 
 if TYPE_CHECKING:
     from submitit import AutoExecutor
@@ -29,18 +32,10 @@ PATIENCE = 120.0  # s for a stopped process to write its checkpoint
 A_WEEK = 7 * 24 * 60
 
 
-class PlannedRun(NamedTuple):
-    """A task that has not started."""
-
-    name: str
-    arguments: Callable[[], Sequence[str]]  # returns the arguments of `python`, at the start
-    needs: str = ""  # name of the task that has to be done before
-
-
 class Running(NamedTuple):
-    """A started task."""
+    """A started job."""
 
-    task: PlannedRun
+    job: Job
     process: Any
     log_file: Path
     slot: str  # index of its GPU, "" for none
@@ -48,67 +43,74 @@ class Running(NamedTuple):
 
 
 def run_all(
-    tasks: Sequence[PlannedRun],
+    jobs: Sequence[Job],
+    arguments: Callable[[Job], Sequence[str]],
     logs: Path,
     slots: Sequence[str],
     executor: AutoExecutor | None = None,
 ) -> dict[str, str]:
-    """Run all tasks, earlier ones first.
+    """Run all jobs, earlier ones first.
 
     Args:
-        tasks: those that need a failed one are not run, and fail too.
-        logs: folder of the output, `<name of the task>.txt`.
-        slots: one entry per concurrent task: the index of its GPU, "" for none.
-        executor: submits cluster jobs; without one, tasks are local processes.
+        jobs: each runs after its upstream if that is among them, and fails if that fails.
+        arguments: returns the arguments of `python` for a job that starts.
+        logs: folder of the output, `<name of the job>.txt`.
+        slots: one entry per concurrent job: the index of its GPU, "" for none.
+        executor: submits cluster jobs; without one, jobs are local processes.
 
     Returns:
-        Reasons of failures by task name.
+        Reasons of failures by the job's name.
 
     Raises:
-        KeyboardInterrupt: on SIGINT or SIGTERM, once the running tasks have written their
+        KeyboardInterrupt: on SIGINT or SIGTERM, once the running jobs have written their
             checkpoints.
     """
-    waiting = list(tasks)
+    waiting = list(jobs)
     running: list[Running] = []
     free = list(slots)
-    failed: dict[str, str] = {}
+    failed: dict[Key, str] = {}
+    # The CPU cores are divided among the jobs, which would slow each other down otherwise.
+    threads = max(1, (os.cpu_count() or 1) // len(slots))
     previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         while waiting or running:
-            unfinished = {task.name for task in (*waiting, *(run.task for run in running))}
-            for task in [task for task in waiting if task.needs not in unfinished]:
-                if task.needs in failed:
-                    waiting.remove(task)
-                    failed[task.name] = f"needs {task.needs}, which failed"
-                elif free:
-                    waiting.remove(task)
-                    log_file = logs / f"{task.name}.txt"
+            # by key, since a plan may spell the settings of an upstream in several ways
+            unfinished = {job.key for job in (*waiting, *(run.job for run in running))}
+            for job in list(waiting):
+                start = job.upstream
+                if start and start.key in failed:
+                    waiting.remove(job)
+                    failed[job.key] = f"needs {start.name}, which failed"
+                elif free and not (start and start.key in unfinished):
+                    waiting.remove(job)
                     try:
-                        running.append(_start(task, log_file, free[0], len(slots), executor))
+                        log_file = logs / f"{job.name}.txt"
+                        command = arguments(job)
+                        running.append(_start(job, command, log_file, free[0], threads, executor))
                         del free[0]
                     except UserError as error:
-                        failed[task.name] = str(error)
+                        failed[job.key] = str(error)
             for run in [run for run in running if run.process.poll() is not None]:
                 running.remove(run)
                 free.append(run.slot)
-                name = run.task.name
-                message = f"done: {name}, {(time.monotonic() - run.started) / 60:.1f} min"
+                message = f"done: {run.job.name}, {(time.monotonic() - run.started) / 60:.1f} min"
                 if run.process.returncode:
                     output = run.log_file.read_text(errors="replace").strip() or "no output"
-                    failed[name] = f"{output.splitlines()[-1].strip()} ({run.log_file})"
-                    message = f"failed: {name}: {failed[name]}"
-                log(f"[{len(tasks) - len(waiting) - len(running)}/{len(tasks)}] {message}")
+                    reason = f"{output.splitlines()[-1].strip()} ({run.log_file})"
+                    failed[run.job.key] = reason
+                    message = f"failed: {run.job.name}: {reason}"
+                log(f"[{len(jobs) - len(waiting) - len(running)}/{len(jobs)}] {message}")
             time.sleep(POLL)
     except KeyboardInterrupt:
         _stop(running)
         raise KeyboardInterrupt("stopped; run the same command to continue") from None
     finally:
         signal.signal(signal.SIGTERM, previous)
-    return failed
+    return {job.name: failed[job.key] for job in jobs if job.key in failed}
 
 
 def _stop(running: Sequence[Running]) -> None:
-    """Ask tasks to save and stop; kill them after `PATIENCE`, or at a second signal."""
+    """Ask jobs to save and stop; kill them after `PATIENCE`, or at a second signal."""
     for run in running:
         run.process.send_signal(signal.SIGINT)
     deadline = time.monotonic() + PATIENCE
@@ -117,34 +119,36 @@ def _stop(running: Sequence[Running]) -> None:
             time.sleep(POLL)
     finally:
         for run in running:
-            if run.process.poll() is None:
-                run.process.kill()
+            run.process.send_signal(signal.SIGKILL)  # does nothing to a process that has ended
 
 
 def _start(
-    task: PlannedRun, log_file: Path, slot: str, concurrent: int, executor: AutoExecutor | None
+    job: Job,
+    arguments: Sequence[str],
+    log_file: Path,
+    slot: str,
+    threads: int,
+    executor: AutoExecutor | None,
 ) -> Running:
     # Without a buffer, stdout and stderr keep their order, and an error is the last line of the
     # log.
-    command = [sys.executable, "-u", *task.arguments()]
+    command = [sys.executable, "-u", *arguments]
     log_file.parent.mkdir(parents=True, exist_ok=True)
     log_file.write_bytes(b"")
-    log(f"started: {task.name} (log: {log_file})")
+    log(f"started: {job.name} (log: {log_file})")
     if executor is not None:
         return Running(
-            task, ClusterProcess(executor, command, log_file), log_file, slot, time.monotonic()
+            job, ClusterProcess(executor, command, log_file), log_file, slot, time.monotonic()
         )
-    # Divide the CPU cores among the tasks, which would slow each other down otherwise.
-    threads = str(max(1, (os.cpu_count() or 1) // concurrent))
-    environment = {"OMP_NUM_THREADS": threads, "NUMBA_NUM_THREADS": threads, **os.environ}
+    environment = {"OMP_NUM_THREADS": str(threads), "NUMBA_NUM_THREADS": str(threads), **os.environ}
     environment |= {"CUDA_VISIBLE_DEVICES": slot} if slot else {}
     with log_file.open("ab") as file:
-        # In a new session, Ctrl-C reaches only the parent, which then stops its tasks.
+        # In a new session, Ctrl-C reaches only the parent, which then stops its jobs.
         process = subprocess.Popen(
             command, stdout=file, stderr=subprocess.STDOUT, env=environment, start_new_session=True,
             preexec_fn=end_with_parent,
         )  # fmt: skip
-    return Running(task, process, log_file, slot, time.monotonic())
+    return Running(job, process, log_file, slot, time.monotonic())
 
 
 def end_with_parent() -> None:
@@ -153,35 +157,37 @@ def end_with_parent() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
+@dataclass
 class Command:
     """Command of a cluster job, with its output in a log; a requeued job runs it again."""
 
-    def __init__(self, arguments: list[str], log_file: Path) -> None:
-        self.arguments = arguments
-        self.log_file = log_file
-        self._process: subprocess.Popen[bytes] | None = None
+    arguments: list[str]
+    log_file: Path
+    process: subprocess.Popen[bytes] | None = None
 
     def __call__(self) -> int:
         """Run the command and return its exit code."""
         with self.log_file.open("ab") as file:
-            self._process = subprocess.Popen(self.arguments, stdout=file, stderr=subprocess.STDOUT)
-            return self._process.wait()
+            self.process = subprocess.Popen(self.arguments, stdout=file, stderr=subprocess.STDOUT)
+            return self.process.wait()
 
-    def checkpoint(self, *_: object) -> Any:
+    def checkpoint(self) -> Any:
         """Stop the command, which saves its state, and requeue the job.
 
         Submitit calls it on preemption or timeout.
         """
         from submitit.helpers import DelayedSubmission
 
-        if self._process is not None:
-            self._process.terminate()
-            self._process.wait(PATIENCE)
+        if self.process is not None:
+            self.process.terminate()
+            self.process.wait(PATIENCE)
         return DelayedSubmission(Command(self.arguments, self.log_file))
 
 
 class ClusterProcess:
     """A submitted job with the subset of `subprocess.Popen`'s interface that `run_all` uses."""
+
+    returncode: int | None = None
 
     def __init__(self, executor: AutoExecutor, arguments: list[str], log_file: Path) -> None:
         try:
@@ -189,16 +195,16 @@ class ClusterProcess:
         except RuntimeError as error:
             raise UserError("sbatch", str(error), "correct --slurm") from error
         self._log = log_file
-        self.returncode: int | None = None
 
     def poll(self) -> int | None:
         """Return the command's exit code, 1 if the job ended without one, None before its end."""
         if self.returncode is None and self._job.done():
-            failure = self._job.exception()
-            self.returncode = self._job.result() if failure is None else 1
-            if failure is not None:
+            if failure := self._job.exception():
+                self.returncode = 1
                 with self._log.open("a") as file:
                     file.write(f"job {self._job.job_id}: {failure}\n")
+            else:
+                self.returncode = self._job.result()
         return self.returncode
 
     def send_signal(self, number: int) -> None:

@@ -23,9 +23,8 @@ from tespec.core.description import read_description
 from tespec.core.errors import UserError
 from tespec.core.files import UNREADABLE, read_yaml, sha256_of
 from tespec.core.settings import PositiveFraction, PositiveInt, build, suggest
-from tespec.registry import pretrained_methods, register_methods
+from tespec.registry import register_methods
 
-PREFIX = "pretraining."
 # A control does not take over these settings of its group, which train or load the whole network.
 OF_TUNING = ("optimisation.", "peak_lr_after", "new_stem")
 Some = Field(min_length=1)
@@ -129,14 +128,17 @@ class Job:
     def name(self) -> str:
         """Readable name, also of the log; it ends in a hash of the key."""
         cell = self.cell
-        parts = [cell.kind, cell.method, cell.task, cell.arch, self.backbone]
-        parts += ["frozen" if cell.frozen else "", *self.set]
-        parts += [f"p{self.upstream.seed}" if self.upstream else ""]
-        parts += [cell.split if cell.split != "test" else "", f"s{self.seed}"]
-        text = "-".join(filter(None, parts))
-        text = re.sub(r"[^A-Za-z0-9.=_-]+", "_", text)[:180]
+        parts = [
+            *(cell.kind, cell.method, cell.task, cell.arch, self.backbone),
+            "frozen" if cell.frozen else "",
+            *self.set,
+            f"p{self.upstream.seed}" if self.upstream else "",
+            cell.split if cell.split != "test" else "",
+            f"s{self.seed}",
+        ]
+        text = re.sub(r"[^A-Za-z0-9.=_-]+", "_", "-".join(filter(None, parts)))
         key = f"{cell.text} {self.seed} {self.pretraining}"
-        return f"{text}-{hashlib.sha256(key.encode()).hexdigest()[:8]}"
+        return f"{text[:180]}-{hashlib.sha256(key.encode()).hexdigest()[:8]}"
 
 
 def finished_runs(jobs: Sequence[Job], results: Path) -> tuple[dict[Key, Record], list[str]]:
@@ -150,9 +152,8 @@ def finished_runs(jobs: Sequence[Job], results: Path) -> tuple[dict[Key, Record]
     """
     if not results.exists():
         return {}, []
-    upstream = [job.upstream for job in jobs if job.upstream]
-    prefixes = {name_prefix(job.cell, job.seed) for job in (*jobs, *upstream)}
-    records, problems = read_records(results, prefixes)
+    runs = [run for job in jobs for run in (job, job.upstream) if run]
+    records, problems = read_records(results, {name_prefix(run.cell, run.seed) for run in runs})
     oldest_first = sorted(records, key=lambda record: record.written)
     return {record.key: record for record in oldest_first}, problems
 
@@ -203,24 +204,21 @@ def command(job: Job, checkpoint: Path | str | None = None) -> list[str]:
     }[cell.kind]
     words += ["--freeze"] if cell.frozen and cell.kind == "evaluation" else []
     start = job.checkpoint or checkpoint
-    for change in job.set:
-        if not (start and change.startswith(PREFIX)):
-            words += ["--set", change]
-    profile = cell.profile
-    if config.user_files(profiles=profile):
-        profile = str(config.files("profiles")[profile])
+    of_cell, _ = config.split_changes(job.set)
+    words += [word for change in (of_cell if start else job.set) for word in ("--set", change)]
+    files = config.user_files(profiles=cell.profile)  # after those that it is based on
     options = {
         "--checkpoint": start,
         "--pretraining-seed": job.upstream.seed if job.upstream and not start else None,
         "--backbone": job.backbone or None,
         "--split": cell.split if cell.split != "test" else None,
-        "--profile": profile,
+        "--profile": files[-1] if files else cell.profile,
         "--seed": job.seed,
         "--data": job.data,
         "--accumulate": cell.overrides.get("accumulate"),
     }
-    given = [(option, str(value)) for option, value in options.items() if value is not None]
-    return [*words, *chain(*given)]
+    given = ((option, str(value)) for option, value in options.items() if value is not None)
+    return [*words, *chain.from_iterable(given)]
 
 
 def expand(plan: Plan, seeds: Sequence[int] = ()) -> list[Job]:
@@ -234,8 +232,8 @@ def expand(plan: Plan, seeds: Sequence[int] = ()) -> list[Job]:
         Jobs, lower seeds first. The pre-trainings that they need are in `upstream`.
 
     Raises:
-        UserError: the plan has a name that does not exist, weights that it does not use, or
-            contradictory seeds.
+        UserError: the plan has a name that does not exist, a method that does not fit its network
+            or lacks weights, weights that it does not use, or contradictory seeds.
     """
     register_methods()
     if plan.seeds and plan.pretrainings:
@@ -272,10 +270,14 @@ def expand(plan: Plan, seeds: Sequence[int] = ()) -> list[Job]:
                     if cells.controls and not job.cell.frozen:
                         control = _control(plan, job)
                         jobs[control.key] = control
-    methods = sorted({job.cell.method for job in jobs.values() if job.cell.kind == "evaluation"})
-    if unknown := sorted({*plan.checkpoints} - {*methods}):
-        where = f"plan {plan.name}, checkpoints {unknown[0]}"
-        raise UserError(where, "no cell has this method", suggest(unknown[0], methods))
+    methods = {job.cell.method for job in jobs.values() if job.cell.kind == "evaluation"}
+    for method in plan.checkpoints:
+        if method not in methods:
+            raise UserError(
+                f"plan {plan.name}, checkpoints {method}",
+                "no cell has this method",
+                suggest(method, sorted(methods)),
+            )
     return sorted(jobs.values(), key=lambda job: job.seed)
 
 
@@ -287,11 +289,14 @@ def _groups(plan: Plan) -> Iterator[tuple[Kind, Cells, Mapping[str, Path], tuple
     for group in plan.ablations:
         for name in group.tables:
             if name not in known:
-                where = f"plan {plan.name}, ablation {name}"
-                raise UserError(where, "no such table", f"choose from {', '.join(known)}")
+                raise UserError(
+                    f"plan {plan.name}, ablation {name}",
+                    "no such table",
+                    f"choose from {', '.join(known)}",
+                )
             task = group.task or known[name].task
-            _, changes = split_changes(plan.set)
             _, _, profile = _data(plan, task)
+            _, changes = config.split_changes(plan.set)
             facts = config.as_facts(config.pretraining_settings(ABLATED, profile, changes))
             for row in known[name].rows:
                 cells = Cells(
@@ -300,7 +305,7 @@ def _groups(plan: Plan) -> Iterator[tuple[Kind, Cells, Mapping[str, Path], tuple
                     tasks=(task,),
                     evaluations=(group.evaluation,),
                     seeds=group.seeds,
-                    set=tuple(PREFIX + change for change in row.changes(facts)),
+                    set=tuple(config.PRETRAINING + change for change in row.changes(facts)),
                 )
                 # weights are the default row's
                 yield "evaluation", cells, plan.checkpoints if row.default else {}, (name,)
@@ -340,22 +345,23 @@ def _job(
     checkpoint: Path | None,
 ) -> Job:
     """Make the job with seed 0."""
-    from tespec.pretraining.method import Method, find_method
+    from tespec.pretraining.method import find_method
     from tespec.runs.identity import finetuning_cell, pretraining_cell
+    from tespec.runs.references import REFERENCES
     from tespec.weights.files import read_recipe
 
-    of_cell, of_pretraining = split_changes(changes)
+    of_cell, of_pretraining = config.split_changes(changes)
     if checkpoint and of_pretraining:
         raise UserError(
-            f"plan {plan.name}, {method}, set {PREFIX}{of_pretraining[0]}",
+            f"plan {plan.name}, {method}, set {config.PRETRAINING}{of_pretraining[0]}",
             f"its weights are given by {checkpoint}",
             "set it only for cells that are pre-trained",
         )
     data, label, profile = _data(plan, task)
-    # a reference has no facts of its own
-    method_class = Method if kind in ("reference", "control") else find_method(method)
+    method_class = find_method(method) if kind == "evaluation" else REFERENCES[method]
+    method_class.require(method, arch)
+    network = method_class.require_backbone(backbone)
     of_data = read_description(Path(data)).overrides()
-    network = backbone or method_class.network
     settings = config.finetuning_settings(
         task, arch, profile, of_cell, of_data, network, frozen=frozen
     )
@@ -369,19 +375,23 @@ def _job(
         accumulate=plan.accumulate,
         split=plan.split,
     )
-    pretraining: int | str | None = None
-    upstream = None
     if checkpoint:
         start, pretraining = start_of(read_recipe(checkpoint), sha256_of(checkpoint), checkpoint)
         cell = replace(cell, start=start)
-    elif kind == "evaluation" and method in pretrained_methods():
+        return Job(cell, 0, data, of_cell, backbone, checkpoint, pretraining)
+    if method_class.recipe is not None:
         recipe = config.pretraining_settings(method, profile, of_pretraining, backbone)
         of_recipe, label, _ = _data(plan, recipe.dataset, labelled=False)
         start = pretraining_cell(recipe, label, plan.accumulate)
-        cell = replace(cell, start=start)
         upstream = Job(start, 0, of_recipe, of_pretraining, backbone)
-    given = changes if upstream else of_cell
-    return Job(cell, 0, data, given, backbone, checkpoint, pretraining, upstream)
+        return Job(replace(cell, start=start), 0, data, changes, backbone, upstream=upstream)
+    if method_class.row.pretraining_data != "-":
+        raise UserError(
+            f"plan {plan.name}, {method}",
+            "has no pre-trained weights",
+            f"give --checkpoints {method}=FILE, or remove the method from the plan",
+        )
+    return Job(cell, 0, data, of_cell, backbone)
 
 
 def _control(plan: Plan, job: Job) -> Job:
@@ -402,21 +412,13 @@ def _data(plan: Plan, dataset: str, *, labelled: bool = True) -> tuple[str, str,
     """Return the value of `--data` for a data set, its name in records, and the profile."""
     from tespec.runs.data import record_label
 
-    data = label = SAMPLE
-    if plan.data != SAMPLE:
-        folders = [plan.data] if plan.data else [os.environ.get("TESPEC_DATA"), "data"]
-        paths = [Path(folder) / dataset for folder in folders if folder]
-        path = next((path for path in paths if path.exists()), paths[0])
-        data = str(path)
-        label = record_label(path, dataset, labelled=labelled)
-    return data, label, plan.profile or (SAMPLE if label == SAMPLE else "paper")
-
-
-def split_changes(changes: Changes) -> tuple[Changes, Changes]:
-    """Split changed settings into those of a cell and those of its pre-training."""
-    of_pretraining = [change for change in changes if change.startswith(PREFIX)]
-    of_cell = tuple(change for change in changes if change not in of_pretraining)
-    return of_cell, tuple(change.removeprefix(PREFIX) for change in of_pretraining)
+    if plan.data == SAMPLE:
+        return SAMPLE, SAMPLE, plan.profile or SAMPLE
+    folders = [plan.data] if plan.data else [os.environ.get("TESPEC_DATA") or "data", "data"]
+    paths = [Path(folder) / dataset for folder in folders]
+    path = next((path for path in paths if path.exists()), paths[0])
+    label = record_label(path, dataset, labelled=labelled)
+    return str(path), label, plan.profile or (SAMPLE if label == SAMPLE else "paper")
 
 
 def select(jobs: Sequence[Job], only: Sequence[str]) -> list[Job]:
@@ -439,15 +441,16 @@ def select(jobs: Sequence[Job], only: Sequence[str]) -> list[Job]:
         return [{cell.task}, {cell.method}, {cell.kind}, {evaluation}, {*job.ablations}]
 
     categories = [set[str]().union(*names) for names in zip(*map(names_of, jobs), strict=True)]
-    known = set[str]().union(*categories)
-    if unknown := sorted({*only} - known):
-        raise UserError(
-            f"--only {unknown[0]}", "not in this plan", f"choose from {', '.join(sorted(known))}"
-        )
-    selected = list(jobs)
-    for i, category in enumerate(categories):
-        if allowed := category & {*only}:
-            selected = [job for job in selected if allowed & names_of(job)[i]]
+    known = sorted(set[str]().union(*categories))
+    for name in only:
+        if name not in known:
+            raise UserError(f"--only {name}", "not in this plan", f"choose from {', '.join(known)}")
+    chosen = [category & {*only} for category in categories]
+    selected = [
+        job
+        for job in jobs
+        if all(not some or some & names for some, names in zip(chosen, names_of(job), strict=True))
+    ]
     if not selected:
         raise UserError(
             f"--only {' '.join(only)}", "matches no run of this plan", "give fewer names"

@@ -112,15 +112,20 @@ class Method:
             )
 
     @classmethod
-    def require_backbone(cls, backbone: str) -> None:
+    def require_backbone(cls, backbone: str | None) -> str:
         """Refuse an unknown backbone, and one that is no `backbone_type`.
 
         Args:
-            backbone: name of a backbone.
+            backbone: name of a backbone; None or "": the profile's.
+
+        Returns:
+            The name, or the kind of network of which the profile chooses the backbone.
 
         Raises:
             UserError: names the backbones that the method works with.
         """
+        if not backbone:
+            return cls.network
         known = backbones()
         where = f"--backbone {backbone[:100]}"
         if backbone not in known:
@@ -129,6 +134,7 @@ class Method:
         if backbone not in accepted:
             what = f"{cls.row.title} does not work with it"
             raise UserError(where, what, f"choose from {', '.join(accepted)}")
+        return backbone
 
 
 class PretrainMethod(Method, nn.Module):

@@ -83,13 +83,13 @@ class Data:
         return reader.height, reader.width
 
     def generate(self) -> "Data":
-        """Print the notice, generate missing data of the sample world, and return this object."""
+        """Print the notice, generate missing data of the sample world; return it without notice."""
         if self.notice:
             log(self.notice)
         if self.root == world_folder() / self.root.name:
             with rank_zero_first():
                 make_world(datasets=(self.root.name,))
-        return self
+        return replace(self, notice="")
 
 
 def find_unlabelled(

@@ -66,7 +66,7 @@ def pretrain(
     Args:
         name: registered name of the method.
         settings: of the pre-training.
-        data: folder of the data and its name in records.
+        data: folder of the data and its name in records; a missing sample world is generated.
         seed: of the initialisation and the order of the data.
         setup: where and how to run.
         skip_damaged: whether to skip unreadable recordings instead of refusing them.
@@ -79,6 +79,7 @@ def pretrain(
     # Settings and options are refused before a required network is pre-trained.
     open_pretraining(settings, None)
     require_trainable(settings, setup)
+    data = data.generate()
     with rank_zero_first():
         opened = open_pretraining(settings, data.root, skip_damaged=skip_damaged)
     for note in opened.notes:

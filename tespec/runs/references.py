@@ -1,6 +1,6 @@
 """References: label prior, positive control, and probes of a frozen backbone."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -75,6 +75,9 @@ class Control(Method):
         if checkpoint is None:
             raise UserError(f"reference {CONTROL}", "has no network", "give --checkpoint FILE")
         return load_finetuned_backbone(backbone, checkpoint)
+
+
+REFERENCES: Mapping[str, type[Method]] = {PRIOR: Prior, CONTROL: Control}
 
 
 def method_of(cell: Cell) -> type[Method]:

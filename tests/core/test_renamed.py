@@ -3,7 +3,7 @@
 import pytest
 
 import tespec
-from tespec.cli.options import check_names
+from tespec.cli.main import main
 from tespec.core import config
 from tespec.core.config import finetuning_settings
 from tespec.core.errors import UserError
@@ -74,8 +74,8 @@ def test_a_plan_with_an_earlier_name_is_refused_with_the_present_one(tmp_path, t
         expand(read_plan(str(tmp_path / "mine.yaml")))
 
 
-def test_an_option_with_an_earlier_name_is_refused_with_the_present_one():
-    with pytest.raises(
-        UserError, match="--profile tiny: unknown profile; it is called 'smoke' now"
-    ):
-        check_names((), None, profile="tiny")
+@pytest.mark.parametrize("verb", ["run --task ddd17", "pretrain"])
+def test_an_option_with_an_earlier_name_is_refused_with_the_present_one(verb, capsys):
+    assert main([*verb.split(), "--method", "moby", "--profile", "tiny"]) == 2
+    message = "tiny: no such file in configs/profiles; it is called 'smoke' now"
+    assert message in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Tasks as processes and cluster jobs wait for others, and none keeps running after a stop."""
+"""Jobs as processes and on a cluster wait for others, and none keeps running after a stop."""
 
 import os
 import signal
@@ -7,49 +7,68 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import NamedTuple
 from unittest.mock import Mock
 
 import pytest
 
 from tespec.core.errors import UserError
 from tespec.core.paths import REPOSITORY
-from tespec.plan.execute import Command, PlannedRun, make_executor, run_all, sbatch_script
+from tespec.plan.execute import Command, make_executor, run_all, sbatch_script
 
 
-def task(folder, name, code, needs=""):
-    arguments = [
-        "-c",
-        f"from pathlib import Path; import os, time; folder = Path({str(folder)!r}); {code}",
-    ]
-    return PlannedRun(name, lambda: arguments, needs)
+class Task(NamedTuple):
+    """The facts of a job that are used, and the Python code that it runs in a folder."""
+
+    name: str
+    code: str | UserError
+    upstream: "Task | None" = None
+
+    @property
+    def key(self):
+        return self.name.split()[0]
 
 
-def test_tasks_wait_for_the_one_they_need(tmp_path, capsys):
-    first = task(tmp_path, "first", "time.sleep(1); (folder / 'a').touch()")
-    second = task(
-        tmp_path, "second", "assert (folder / 'a').exists(); (folder / 'b').touch()", "first"
-    )
-    assert run_all([second, first], tmp_path / "logs", ["", ""]) == {}
+def run_in(folder, tasks, slots, executor=None):
+    """Run the code of tasks with their folder as `folder`."""
+
+    def arguments(task):
+        if isinstance(task.code, UserError):
+            raise task.code
+        start = f"from pathlib import Path; import os, time; folder = Path({str(folder)!r})"
+        return ["-c", f"{start}; {task.code}"]
+
+    return run_all(tasks, arguments, folder / "logs", slots, executor)
+
+
+def test_jobs_wait_for_the_one_they_start_from(tmp_path, capsys):
+    first = Task("first", "time.sleep(1); (folder / 'a').touch()")
+    # equal keys, although a plan spells the settings in two ways
+    upstream = first._replace(name="first again")
+    second = Task("second", "assert (folder / 'a').exists(); (folder / 'b').touch()", upstream)
+    assert run_in(tmp_path, [second, first], ["", ""]) == {}
     assert (tmp_path / "b").exists()
     lines = [line.split(",")[0].split(" (")[0] for line in capsys.readouterr().err.splitlines()]
     assert lines == ["started: first", "[1/2] done: first", "started: second", "[2/2] done: second"]
 
 
 @pytest.mark.parametrize("cluster", ["", "local"])
-def test_a_failed_task_takes_only_those_with_it_that_need_it(tmp_path, cluster):
+def test_a_failed_job_takes_only_those_with_it_that_need_it(tmp_path, cluster):
     executor = None
     if cluster:
         pytest.importorskip("submitit")
         executor = make_executor(cluster, ["timeout_min=5"], tmp_path / "logs" / "submitted")
 
+    failing = Task("failing", "print('at it'); raise SystemExit('error: the disk is full')")
+    other = Task("other", "(folder / 'b').touch()")
     tasks = [
-        task(tmp_path, "failing", "print('at it'); raise SystemExit('error: the disk is full')"),
-        task(tmp_path, "waiting", "(folder / 'never').touch()", "failing"),
-        PlannedRun("refused", Mock(side_effect=UserError("weights", "are gone", "see the log"))),
-        task(tmp_path, "other", "(folder / 'b').touch()"),
-        task(tmp_path, "after", "(folder / 'b').rename(folder / 'c')", "other"),
+        failing,
+        Task("waiting", "(folder / 'never').touch()", failing),
+        Task("refused", UserError("weights", "are gone", "see the log")),
+        other,
+        Task("after", "(folder / 'b').rename(folder / 'c')", other),
     ]
-    assert run_all(tasks, tmp_path / "logs", [""], executor) == {
+    assert run_in(tmp_path, tasks, [""], executor) == {
         "failing": f"error: the disk is full ({tmp_path / 'logs' / 'failing.txt'})",
         "waiting": "needs failing, which failed",
         "refused": "weights: are gone; see the log",
@@ -57,11 +76,9 @@ def test_a_failed_task_takes_only_those_with_it_that_need_it(tmp_path, cluster):
     assert {path.name for path in tmp_path.iterdir()} == {"c", "logs"}
 
 
-def test_each_gpu_has_one_task_at_a_time(tmp_path):
+def test_each_gpu_has_one_job_at_a_time(tmp_path):
     code = "(folder / os.environ['CUDA_VISIBLE_DEVICES']).touch(exist_ok=False); time.sleep(1)"
-    assert (
-        run_all([task(tmp_path, name, code) for name in "ab"], tmp_path / "logs", ["2", "5"]) == {}
-    )
+    assert run_in(tmp_path, [Task(name, code) for name in "ab"], ["2", "5"]) == {}
     assert {"2", "5"} <= {path.name for path in tmp_path.iterdir()}
 
 
@@ -70,7 +87,8 @@ import signal, sys
 from pathlib import Path
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup has it ignored, a background shell SIGINT
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from tespec.plan.execute import PlannedRun, run_all
+from types import SimpleNamespace
+from tespec.plan.execute import run_all
 code = '''
 import os, signal, sys, time
 from pathlib import Path
@@ -84,8 +102,9 @@ if (folder / "saved").exists():
 (folder / "pid").write_text(str(os.getpid()))
 time.sleep(300)
 '''
-task = PlannedRun("long", lambda: ["-c", code, sys.argv[1]])
-sys.exit(bool(run_all([task], Path(sys.argv[1]) / "logs", [""])))
+jobs = [SimpleNamespace(name="long", key="long", upstream=None)]
+logs = Path(sys.argv[1]) / "logs"
+sys.exit(bool(run_all(jobs, lambda job: ["-c", code, sys.argv[1]], logs, [""])))
 """
 
 
@@ -98,7 +117,7 @@ def is_alive(pid):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
-def test_a_stopped_plan_leaves_no_task_behind_and_goes_on(tmp_path, number):
+def test_a_stopped_plan_leaves_no_job_behind_and_goes_on(tmp_path, number):
     called = [sys.executable, "-c", PARENT, str(tmp_path)]
     with subprocess.Popen(called, cwd=REPOSITORY, stderr=subprocess.PIPE, text=True) as parent:
         pid = tmp_path / "pid"
@@ -186,8 +205,8 @@ def test_the_limit_after_which_a_job_is_not_requeued_is_that_of_sbatch(tmp_path,
 def test_a_job_that_sbatch_refuses_fails_alone(tmp_path):
     executor = Mock()
     executor.submit.side_effect = RuntimeError("sbatch: error:\nInvalid --time")
-    tasks = [PlannedRun("refused", list), PlannedRun("after", list, "refused")]
-    assert run_all(tasks, tmp_path, [""], executor) == {
+    refused = Task("refused", "")
+    assert run_in(tmp_path, [refused, Task("after", "", refused)], [""], executor) == {
         "refused": "sbatch: sbatch: error: Invalid --time; correct --slurm",
         "after": "needs refused, which failed",
     }

@@ -2,17 +2,19 @@
 
 import hashlib
 import string
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 from guides import forgotten_afterwards
 from made_records import cell
+from made_records import record as made_record
 
 from tespec.comparison.cell import OWN_WEIGHTS
 from tespec.core import config
 from tespec.core.config import names
 from tespec.core.errors import UserError
+from tespec.core.files import parse_yaml
 from tespec.core.settings import build
 from tespec.plan.jobs import (
     Job,
@@ -163,11 +165,9 @@ def missing(jobs, *records):
     return missing_jobs(jobs, {record.key: record for record in records}, RUNS)
 
 
-def record_of(method, records):
-    """Record of a method's recurrent cell with seed 0, from the pre-training with seed 0."""
-    jobs = jobs_of(cells=[CELL | {"methods": [method]}], pretrainings={0: [0]})
-    (match,) = [record for record in records if missing(jobs, record) == []]
-    return match
+def record_of(job):
+    """Record of a finished job."""
+    return made_record(**asdict(job.cell), seed=job.seed, pretraining=job.pretraining)
 
 
 def changed(record, pretraining=None, start=None, **fields):
@@ -203,33 +203,45 @@ ANOTHER = [
 
 
 @pytest.mark.parametrize("fields", ANOTHER, ids=str)
-def test_a_record_of_another_cell_is_not_the_job_s(records, fields):
-    record = record_of("tespec", records)
+def test_a_record_of_another_cell_is_not_the_job_s(fields):
     (job,) = jobs_of(cells=[TESPEC], pretrainings={0: [0]})
+    record = record_of(job)
     assert missing([job], record) == []
     assert job in missing([job], changed(record, **fields))
     assert job in missing([job], record.model_copy(update={"seed": 9}))
 
 
-def test_rows_that_two_ablations_share_are_done_together(records):
-    default = record_of("tespec", records)
-    without = changed(default, start={"overrides": {"recurrent": False}, "arch": "feedforward"})
+def test_rows_that_two_ablations_share_are_done_together():
     shared = [MEMORY, {"tables": ["masking"], "task": "ddd17"}]
     rows = jobs_of(ablations=shared, pretrainings={0: [0]})
-    assert [job.ablations for job in rows if job.key == default.key] == [("memory", "masking")]
-    left = [job for job in missing(rows, default, without) if job.cell.kind == "evaluation"]
+    of_memory = [job for job in rows if "memory" in job.ablations]
+    assert [job.ablations for job in of_memory] == [("memory",), ("memory", "masking")]
+    left = [job for job in missing(rows, *map(record_of, of_memory)) if job.upstream]
     assert len(rows) == len(left) + 2
     assert all(job.ablations == ("masking",) for job in left)
 
 
-def test_settings_count_by_their_values(records):
-    few = jobs_of(
-        cells=[CELL | {"set": ["label_fraction=5.0e-2"]}], set=["pretraining.batch_size=3"]
+def test_settings_count_by_their_values():
+    few = CELL | {"set": ["label_fraction=5.0e-2"]}
+    (usual,) = map(record_of, jobs_of(cells=[CELL]))
+    of_pretraining = ["pretraining.batch_size=3"]
+    assert (
+        missing(jobs_of(cells=[few], set=of_pretraining), changed(usual, label_fraction=0.05)) == []
     )
-    assert missing(few, changed(record_of("scratch", records), label_fraction=0.05)) == []
     # the default
-    assert missing(jobs_of(cells=[CELL], set=["optimisation.steps=500"]), *records) == []
-    assert len(missing(jobs_of(cells=[CELL], accumulate=2), *records)) == 1
+    assert missing(jobs_of(cells=[CELL], set=["optimisation.steps=500"]), usual) == []
+    assert len(missing(jobs_of(cells=[CELL], accumulate=2), usual)) == 1
+
+
+def test_a_pretraining_is_shared_however_the_plan_spells_it():
+    spelled = ["evaluations: [frozen]", "set: [pretraining.batch_size=4]", "backbone: swin_micro"]
+    cells = [
+        TESPEC | {"label_fraction": [0.1 + 0.1 * i]} | parse_yaml(text)
+        for i, text in enumerate(spelled)
+    ]
+    first, *others = missing_jobs(jobs_of(cells=cells, profile="smoke"), {}, RUNS)
+    assert first.cell.kind == "pretraining"
+    assert [job.upstream.key for job in others] == [first.key] * 3
 
 
 def pretraining_of(method, *changes):
@@ -294,19 +306,19 @@ def test_edited_files_of_the_user_make_another_cell(tmp_path, monkeypatch):
         assert cell() == first
 
 
-def test_weights_given_in_a_file_count_by_their_content(records, tmp_path):
+def test_weights_given_in_a_file_count_by_their_content(tmp_path):
     file = tmp_path / "weights.pth"
     file.write_bytes(b"weights")
 
     def job():
-        (job,) = jobs_of(cells=[CELL | {"methods": ["tespec"]}], checkpoints={"tespec": file})
+        (job,) = jobs_of(cells=[TESPEC], checkpoints={"tespec": file})
         return job
 
     digest = hashlib.sha256(b"weights").hexdigest()
-    record = changed(record_of("tespec", records), pretraining=digest)
-    record = record.model_copy(update={"cell": replace(record.cell, start=OWN_WEIGHTS)})
+    record = record_of(job())
+    assert (record.cell.start, record.pretraining) == (OWN_WEIGHTS, digest)
     assert job().upstream is None
-    assert missing([job()], *records) == [job()]
+    assert missing([job()], *map(record_of, jobs_of(cells=[TESPEC]))) == [job()]
     assert missing([job()], record) == []
     words = f"run --method tespec --task ddd17 --arch recurrent --checkpoint {file} "
     assert words in " ".join(command(job()))
@@ -416,13 +428,13 @@ def test_unknown_names_are_refused(groups, message):
 )
 def test_names_narrow_a_plan(only, chosen):
     every = {"tasks": ["ddd17", "gen1", "mvsec"], "evaluations": ["full", "frozen"]}
-    cells = [{"methods": ["scratch", "cm3ae"], **every}, {"methods": ["ecdp"], "tasks": ["ddd17"]}]
+    cells = [{"methods": ["scratch", "cm3ae"], **every}, CELL | {"methods": ["cpc"]}]
     study = jobs_of(
         cells=cells, references=every["tasks"], ablations=[{"tables": ["masking"], "task": "ddd17"}]
     )
     assert select(study, only) == [job for job in study if chosen(job)] != []
     with pytest.raises(UserError, match="matches no run of this plan"):
-        select(study, ["ecdp", "gen1"])
+        select(study, ["cpc", "gen1"])
 
 
 def test_controls_are_new_heads_on_the_fine_tuned_networks_of_a_group():

@@ -137,7 +137,7 @@ def test_a_file_is_imported_only_if_the_user_names_it(prior, option, tmp_path, c
     sent = prior.model_copy(update={"command": f"{prior.command} {option.format(plugin)}"})
     path = write_record(sent, tmp_path / "sent")
     assert main(["run", "--reproduce", str(path), *PLACES]) == 2
-    message = f"its command imports {plugin}; read it, and repeat with --import {plugin}"
+    message = f"its command has {option.format(plugin)}; read this file, and repeat with it"
     assert capsys.readouterr().err.splitlines()[-1] == f"error: {prior.name}: {message}"
     assert not (tmp_path / "trace").exists()
     assert main(["run", "--reproduce", str(path), *PLACES, "--import", str(plugin)]) == 0
