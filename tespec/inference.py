@@ -6,6 +6,7 @@ import copy
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -13,13 +14,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tespec.core.boxes import Boxes
 from tespec.core.errors import UserError
 from tespec.core.settings import Finetuning, HistogramSpec, Size, build, parse_size
 from tespec.datasets.archive import source_of
 from tespec.datasets.base import RecordingFiles
 from tespec.datasets.folder import find_recordings, recording_name
-from tespec.datasets.recording import LabelledRecording, Recording, fixed_windows
+from tespec.datasets.recording import LabelledRecording, Recording, fixed_windows, spread
 from tespec.models.backbone import Backbone, resize_backbone
 from tespec.models.layers import padded_size
 from tespec.tasks import find_task
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 MAX_SIDE = 2048  # px; no sensor is larger
 ROWS = 4  # of the figure
-MIN_SCORE = 0.3  # of boxes that are drawn
 COLUMNS = ("events", "prediction", "ground truth")
 PANEL = 4.0  # inches
 
@@ -264,9 +263,9 @@ def predict(
     Raises:
         UserError: the files do not fit, or no window ends within `clip`.
     """
-    recipe = read_recipe(weights)
-    spec = histograms_of(recipe, weights)
-    recording = find(name, spec, settings_of(recipe, weights), root, sensor_px)
+    network = load_trained(weights)
+    network.model.to(device)
+    recording = find(name, network.spec, network.settings, root, sensor_px)
     ends = _window_ends(recording)
     start, end = clip
     windows = np.flatnonzero((ends >= start) & (ends <= end)).tolist()
@@ -277,13 +276,9 @@ def predict(
             f"{period}; the recording lasts {ends[-1]:.2f} s",
             "choose another --clip",
         )
-    label_indices: Any = getattr(recording, "label_indices", [])
-    labelled = np.intersect1d(windows, label_indices).tolist()
+    labelled = np.intersect1d(windows, getattr(recording, "label_indices", [])).tolist()
     candidates = labelled or windows
-    indices = np.linspace(0, len(candidates) - 1, ROWS).round().astype(int)
-    network = load_trained(weights)
-    network.model.to(device)
-    drawn = sorted({candidates[index] for index in indices})
+    drawn = [candidates[index] for index in spread(ROWS, len(candidates))]
     predictions = list(run_inference(network, recording, drawn))
     from tespec.pictures import save_figure_as
 
@@ -341,34 +336,33 @@ def draw(predictions: Sequence[Prediction], network: TrainedNetwork, has_truth: 
     head = network.settings.head
     limits = (head["min_depth"], head["max_depth"]) if "max_depth" in head else None
     columns = COLUMNS if has_truth else COLUMNS[:2]
-    labels = [(confident(row.predicted), row.truth)[: len(columns) - 1] for row in predictions]
-    drawn = [label for pair in labels for label in pair if label is not None]
-    colours = POLARITIES | colours_of(drawn, network.settings.classes)
+    labels = [(row.predicted, row.truth)[: len(columns) - 1] for row in predictions]
+    colours = POLARITIES | colours_of(chain.from_iterable(labels), network.settings.classes)
     bars = int(limits is not None)
-    size = predictions[0].histogram.shape[1:]
-    width = PANEL * len(columns) + 0.5 * bars
-    figure, panels = make_panels(len(predictions), columns, size, width, bars, colours)
+    figure, panels = make_panels(
+        len(predictions),
+        columns,
+        predictions[0].histogram.shape[1:],
+        PANEL * len(columns) + 0.5 * bars,
+        bars,
+        colours,
+    )
     for axes, row, pair in zip(panels, predictions, labels, strict=True):
         show_events(axes[0], row.histogram)
         axes[0].set_ylabel(f"{row.seconds:.2f} s\nevents of {row.milliseconds:.0f} ms", fontsize=9)
-        images = []
-        for axis, label in zip(axes[1:], pair, strict=True):
+        for axis in axes[1:]:
             show_faded(axis, row.histogram)
-            image = None if label is None else network.task.draw(axis, label)
-            if image is not None:
-                images.append(image)
+        drawn = [
+            network.task.draw(axis, label)
+            for axis, label in zip(axes[1:], pair, strict=True)
+            if label is not None
+        ]
+        images = [image for image in drawn if image is not None]
         for image in images:
             image.set_clim(*(limits or images[0].get_clim()))
         if images:
             add_bar(axes[-1], images[-1], str(images[-1].get_label()))
     return figure
-
-
-def confident(predicted: Any) -> Any:
-    """Drop boxes with a score below `MIN_SCORE`, of which there are hundreds."""
-    if isinstance(predicted, Boxes):
-        return predicted.keep(predicted.score >= MIN_SCORE)
-    return predicted
 
 
 def find(

@@ -36,6 +36,7 @@ CLASSES = (
 )  # fmt: skip
 UNKNOWN = to_rgb("#e6e6e6")  # pixels without a label
 FADED = 0.62  # grey level of events behind boxes
+MIN_SCORE = 0.3  # of boxes that are drawn; there are hundreds with a lower one
 GREY_RANGE = 2.5  # standard deviations from mid-grey to black or white
 LEGEND_WIDTH = 1.35  # inches, average width of a legend entry
 # left, bottom, width and height of a colour bar relative to its panel
@@ -226,21 +227,20 @@ def colours_of(labels: Iterable[Any], classes: Sequence[str]) -> dict[str, Colou
         Colours by name.
     """
     colours = {name: class_colour(number) for number, name in enumerate(classes)}
-    for label in labels:
-        if isinstance(label, np.ndarray):
-            unlabelled = label == IGNORE if label.dtype == np.uint8 else ~known(label)
-            if unlabelled.any():
-                colours["no label"] = UNKNOWN
+    if any(isinstance(label, np.ndarray) and not known(label).all() for label in labels):
+        colours["no label"] = UNKNOWN
     return colours
 
 
-def known(depth: Image) -> NDArray[np.bool_]:
-    """Mask of valid depth: finite and above zero."""
-    return np.isfinite(depth) & (depth > 0)
+def known(label: NDArray[Any]) -> NDArray[np.bool_]:
+    """Mask of labelled pixels: those with a class, or with a depth that is finite and above 0."""
+    return label != IGNORE if label.dtype == np.uint8 else np.isfinite(label) & (label > 0)
 
 
 def draw_label(axis: Axes, label: Any) -> AxesImage | None:
     """Draw boxes on top of a panel, or cover it with a mask or a depth map.
+
+    Boxes with a score below `MIN_SCORE` are left out.
 
     Args:
         axis: panel of `make_panels`.
@@ -250,16 +250,23 @@ def draw_label(axis: Axes, label: Any) -> AxesImage | None:
         The image of a depth map, whose label is the title of its colour bar; None for others.
     """
     if isinstance(label, Boxes):
-        columns = [column.tolist() for column in label]
+        columns = [column.tolist() for column in label.keep(label.score >= MIN_SCORE)]
         for (left, top, right, bottom), number, score in zip(*columns, strict=True):
             colour = class_colour(number)
             corner = (left - 0.5, top - 0.5)
-            width, height = right - left, bottom - top
-            axis.add_patch(Rectangle(corner, width, height, fill=False, color=colour, lw=2))
+            axis.add_patch(
+                Rectangle(corner, right - left, bottom - top, fill=False, color=colour, lw=2)
+            )
             if score < 1:
-                style: Any = {"color": "white", "fontsize": 7, "va": "bottom", "clip_on": True}
-                background = {"facecolor": colour, "edgecolor": "none", "pad": 1}
-                axis.text(*corner, f"{score:.2f}", bbox=background, **style)
+                axis.text(
+                    *corner,
+                    f"{score:.2f}",
+                    color="white",
+                    fontsize=7,
+                    va="bottom",
+                    clip_on=True,
+                    bbox={"facecolor": colour, "edgecolor": "none", "pad": 1},
+                )
         return None
     if label.dtype == np.uint8:
         colours = [*(class_colour(number) for number in range(IGNORE)), UNKNOWN]
@@ -267,8 +274,9 @@ def draw_label(axis: Axes, label: Any) -> AxesImage | None:
         return None
     axis.imshow(np.broadcast_to(np.array(UNKNOWN, np.float32), (*label.shape, 3)))
     depth = np.ma.masked_array(label, ~known(label))
-    norm = LogNorm()
-    return axis.imshow(depth, "viridis_r", norm=norm, interpolation="nearest", label="depth in m")
+    return axis.imshow(
+        depth, "viridis_r", norm=LogNorm(), interpolation="nearest", label="depth in m"
+    )
 
 
 def add_bar(axis: Axes, image: AxesImage, title: str) -> None:
@@ -323,8 +331,9 @@ def draw_segments(
         "for comparison: intensity, Eq. 6",
     )
     unit = "events" if target == "histograms" else "log intensity"
-    size = segments[0].mask.shape
-    figure, panels = make_panels(len(segments), columns, size, RECONSTRUCTION_WIDTH, 3, colours)
+    figure, panels = make_panels(
+        len(segments), columns, segments[0].mask.shape, RECONSTRUCTION_WIDTH, 3, colours
+    )
     for axes, segment in zip(panels, segments, strict=True):
         axes[0].set_ylabel(segment.title, fontsize=10)
         masked_events = event_image(segment.histogram)

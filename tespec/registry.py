@@ -109,9 +109,7 @@ def import_files(files: Sequence[Path]) -> None:
             raise UserError(file, "not an existing .py file", "check the path given to --import")
         digest = hashlib.sha256(os.fsencode(file.absolute())).hexdigest()
         name = f"{PLUGIN}{file.stem}_{digest[:8]}"
-        spec = importlib.util.spec_from_file_location(name, file)
-        assert spec
-        assert spec.loader
+        spec: Any = importlib.util.spec_from_file_location(name, file)
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module  # dataclasses look up their module here
         try:

@@ -5,7 +5,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from tespec.runs import finetune, pretrain
+from tespec.runs import train
 from tespec.sample import DATASETS, make_world
 
 # No deadline: the time of an example depends on the machine's load.
@@ -30,8 +30,7 @@ def unchecked_memory() -> Iterator[None]:
     tests/runs/test_memory.py checks it.
     """
     with pytest.MonkeyPatch.context() as patch:
-        for module in (finetune, pretrain):
-            patch.setattr(module, "require_memory", lambda *_, **__: 0.0)
+        patch.setattr(train, "require_memory", lambda *_, **__: 0.0)
         yield
 
 

@@ -11,6 +11,7 @@ from PIL import Image
 from scipy.spatial.distance import pdist
 
 from tespec import pictures
+from tespec.core.boxes import make_boxes
 from tespec.core.files import read_yaml
 from tespec.core.paths import REPOSITORY
 from tespec.metrics.segmentation import IGNORE
@@ -155,6 +156,14 @@ def test_a_depth_is_drawn_plain_and_says_its_unit():
     below = np.asarray(axis.images[0].get_array())
     np.testing.assert_allclose(below, np.broadcast_to(UNKNOWN, below.shape), rtol=1e-6)
     assert list(colours_of([depth], ())) == ["no label"]
+
+
+def test_boxes_of_low_scores_are_not_drawn():
+    boxes = make_boxes([[1, 1, 5, 5], [2, 2, 8, 8]], [0, 1], [0.9, 0.2])
+    axis = Figure().subplots()
+    draw_label(axis, boxes)
+    (drawn,) = axis.patches
+    assert (drawn.get_width(), [text.get_text() for text in axis.texts]) == (4, ["0.90"])
 
 
 def segment(title="moving"):

@@ -1,6 +1,5 @@
 """Functions of the verbs `run` and `pretrain`, which import them late, as torch takes seconds."""
 
-import os
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
@@ -20,6 +19,7 @@ from tespec.cli.options import (
     format_metrics,
     resolve_setup,
 )
+from tespec.comparison.cell import run_of
 from tespec.comparison.records import Record
 from tespec.core import config
 from tespec.core.distributed import is_first
@@ -29,10 +29,15 @@ from tespec.datasets.base import TEST
 from tespec.pretraining.method import Method, find_method
 from tespec.registry import METHODS
 from tespec.runs import predictions as predict
-from tespec.runs.cost import estimate_training, evaluated_windows, input_size
+from tespec.runs.cost import (
+    estimate_training,
+    evaluated_windows,
+    input_size,
+    require_trainable,
+)
 from tespec.runs.data import SAMPLE, Data, find_data, find_unlabelled, settings_of
 from tespec.runs.finetune import CellSpec, finetune
-from tespec.runs.identity import pretraining_cell
+from tespec.runs.identity import pretraining_cell, required_network
 from tespec.runs.pretrain import pretrain
 from tespec.runs.references import (
     CONTROL,
@@ -42,12 +47,11 @@ from tespec.runs.references import (
     probe,
     require_supported,
 )
-from tespec.runs.required import required_network
 from tespec.runs.run import PREDICTIONS, WEIGHTS
 from tespec.runs.setup import Setup
 from tespec.training.device import choose_device, flush_denormals, launched
 from tespec.weights.files import read_recipe
-from tespec.weights.load import fetch
+from tespec.weights.load import RUN, fetch
 
 
 def run_cell(cell: CellOptions, setup: Setup, given: Sequence[str], *, save: bool = False) -> None:
@@ -73,8 +77,7 @@ def run_cell(cell: CellOptions, setup: Setup, given: Sequence[str], *, save: boo
         measure = partial(finetune, kind="control")
     with launched(setup.launcher, setup.device), flush_denormals():
         setup = resolve_setup(setup, given, cell.training.profile, spec.data.option)
-        spec.check_weights()  # before data is generated
-        spec.validate()
+        spec.validate()  # before data is generated
         spec.data.generate()
         plugin = spec.plugin
         for seed in cell.seeds:
@@ -89,7 +92,7 @@ def run_cell(cell: CellOptions, setup: Setup, given: Sequence[str], *, save: boo
             weights = setup.runs / record.name / WEIGHTS
             predictions = weights.with_name(PREDICTIONS)
             if save and not predictions.exists():
-                predict.save_predictions(weights, cell.data, predictions, setup)
+                predict.save_predictions(weights, spec.data, predictions, setup)
             if is_first():
                 print_result(record)
                 if weights.is_file():
@@ -204,20 +207,20 @@ def measure_model(
     from tespec.runs.history import measure_history  # imports pandas and matplotlib
 
     model = _model_of(prediction, cell)
-    profile = read_recipe(model).get("profile")  # its threads are those of the evaluation
-    known = profile if profile in config.names("profiles") else None
-    data = "" if cell.data is None else str(cell.data)
-    if data not in ("", SAMPLE):
-        data = os.path.abspath(data)
+    recipe = read_recipe(model)
+    trained, _ = run_of(recipe.get(RUN, recipe), model)
+    # its threads are those of the evaluation
+    profile = trained.profile if trained.profile in config.names("profiles") else None
+    data = find_data(trained.task, cell.data, trained.profile)
     with launched(setup.launcher, setup.device), flush_denormals():
-        setup = resolve_setup(setup, given, known, data)
+        setup = resolve_setup(setup, given, profile, data.option)
         if prediction.history:
-            record = measure_history(model, cell.data, setup)
+            record = measure_history(model, data, setup)
             figure = setup.results / "pictures" / record.name
             text = f"{record.protocol['memory']}\nfigure and table: {figure}.png, .csv"
         else:
             out: Any = prediction.out
-            metrics = predict.save_predictions(model, cell.data, out, setup)
+            metrics = predict.save_predictions(model, data, out, setup)
             text = f"{format_metrics(metrics)}\npredictions: {out}"
         if is_first():
             print(text)

@@ -19,6 +19,7 @@ from tespec.comparison.records import (
     write_record,
 )
 from tespec.core.errors import UserError, one_line
+from tespec.core.signals import on_signals
 from tespec.plan.execute import end_with_parent
 from tespec.runs.setup import Setup
 
@@ -178,13 +179,8 @@ def run_to_end(command: Sequence[str]) -> int:
         # SIGTERM stops a run as SIGUSR1 does, which torchrun does not pass on to its processes.
         process.send_signal(signal.SIGINT if number == signal.SIGINT else signal.SIGTERM)
 
-    previous = {
-        number: signal.signal(number, pass_on)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-    }
-    code = process.wait()
-    for number, handler in previous.items():
-        signal.signal(number, handler)
+    with on_signals((signal.SIGINT, signal.SIGTERM, signal.SIGUSR1), pass_on):
+        code = process.wait()
     return code if code >= 0 else 128 - code
 
 

@@ -156,12 +156,21 @@ class Record(BaseModel):
 
 
 def new_record(**fields: Any) -> Record:
-    """Create the record of a run that has just finished, from all fields but name and date."""
+    """Create the record of a run that has just finished, from all fields but name and date.
+
+    Numbers may be numpy's; those that are not finite become None.
+    """
     identity = ("cell", "seed", "data_fingerprint", "start_sha256")
     name = run_name(*(fields.get(field, "") for field in identity))
     written = datetime.now(timezone.utc).replace(microsecond=0)
-    facts = to_jsonable_python(fields | {"name": name, "written": written}, fallback=str)
+    facts = to_jsonable_python(
+        fields | {"name": name, "written": written}, fallback=_plain, inf_nan_mode="null"
+    )
     return _validated(json.dumps(facts), name)
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if hasattr(value, "item") else str(value)
 
 
 def write_record(record: Record, results: Path) -> Path:

@@ -76,6 +76,11 @@ def regular_file(path: Path) -> Path:
     return path
 
 
+def existing_parent(path: Path) -> Path:
+    """Nearest path at or above this one that exists."""
+    return next(parent for parent in (path, *path.absolute().parents) if parent.exists())
+
+
 def read_json(path: Path) -> Any:
     """Parse a JSON file in UTF-8; one that cannot be read raises an error of `UNREADABLE`."""
     return parse_json(regular_file(path).read_text(encoding="utf-8"))

@@ -158,7 +158,7 @@ class PretrainMethod(Method, nn.Module):
     unused: ClassVar[tuple[str, ...]] = ()
     # Method that pre-trains a network which this one uses, or "objective.KEY" for a setting that
     # names it, whose weights the user may give as "objective.KEY_weights". It is pre-trained first,
-    # and `load_required` receives its file (`tespec.runs.required`).
+    # and `load_required` receives its file (`tespec.runs.identity`).
     requires: ClassVar[str] = ""
     shared_rng: ClassVar[bool] = True  # whether all ranks draw the same random numbers
     backbone: Backbone

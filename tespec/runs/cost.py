@@ -11,7 +11,7 @@ import tespec.core.compat  # noqa: F401  # before timm
 import torch
 import yaml
 
-from tespec.core.config import as_facts, dataset_and_splits, names
+from tespec.core.config import Settings, as_facts, dataset_and_splits, names
 from tespec.core.distributed import all_gather, rank_computes, world_size
 from tespec.core.errors import UserError, one_line
 from tespec.core.files import UNREADABLE, read_json
@@ -19,12 +19,12 @@ from tespec.core.paths import RESULTS
 from tespec.core.progress import log
 from tespec.core.settings import Finetuning, Pretraining, Size
 from tespec.datasets.recording import downsampled_region
+from tespec.models import build_backbone
 from tespec.models.backbone import execute
 from tespec.pretraining.data import ImageData
 from tespec.pretraining.method import new_network, open_pretraining, pretrain_method
 from tespec.registry import DATASETS, find_registered
 from tespec.runs.setup import Setup
-from tespec.runs.train import require_trainable
 from tespec.tasks import find_task
 from tespec.tasks.base import random_backbone
 from tespec.training.ddp import convert_sync_batchnorm
@@ -38,6 +38,7 @@ from tespec.training.device import (
 from tespec.training.loading import Batch
 from tespec.training.step_cost import META, step_cost
 
+SIZE = (256, 320)  # px; input size of networks that only check options or weights
 # Fraction of a GPU's peak throughput that training reaches, by kind of task. Measured in bf16 on an
 # H100 (results/gpu): 0.12 on DSEC and DDD17, 0.06 on Gen1, 0.07 on 1Mpx, 0.04 on MVSEC, whose head
 # is in fp32.
@@ -46,6 +47,46 @@ OTHER_MFU = 0.1  # of other trainings; measured in TESPEC's pre-training: 0.07, 
 # A training needs at least this fraction of its estimated memory. Measured on an H100: 1.0 to 1.5,
 # with --compile 0.9 (results/gpu); on a CPU, where torch makes temporary copies: 1.1 to 1.9.
 LEAST_MEMORY = 0.85
+TOO_SMALL = "; too small: use --recompute, --accumulate N, or more GPUs"
+
+
+def require_trainable(
+    settings: Settings, setup: Setup, setting: str = "batch_size", processes: int = 0
+) -> None:
+    """Refuse options that do not fit the batch size or the backbone, before data is read.
+
+    Args:
+        settings: of the training.
+        setup: where and how to run.
+        setting: name of the batch size, for the message.
+        processes: number of processes; 0: those that are running.
+
+    Raises:
+        UserError: names a batch size that fits.
+    """
+    processes = processes or world_size()
+    parts = processes * setup.accumulate
+    batch_size = settings.batch_size
+    if batch_size % parts:
+        larger = -(-batch_size // parts) * parts
+        raise UserError(
+            setting,
+            f"{batch_size} does not divide evenly among {processes} processes with "
+            f"{setup.accumulate} gradient accumulation steps each",
+            f"use --set {setting}={larger}, or another --accumulate",
+        )
+    min_size = pretrain_method(settings).min_batch_size if isinstance(settings, Pretraining) else 1
+    size = batch_size // setup.accumulate
+    if size < min_size:
+        raise UserError(
+            setting,
+            f"{size} per micro-batch is too small: samples are compared or normalised over it",
+            f"set it to {min_size * setup.accumulate} or more, or lower --accumulate",
+        )
+    if setup.recompute:
+        with torch.device("meta"):
+            backbone = build_backbone(settings.backbone, settings.recurrent, settings.bins, SIZE)
+            execute(backbone, recompute=True)
 
 
 class Cost(NamedTuple):
@@ -61,7 +102,7 @@ class Cost(NamedTuple):
 class TrainingEstimate(NamedTuple):
     """A training on the `meta` device, to estimate its cost."""
 
-    settings: Finetuning | Pretraining
+    settings: Settings
     model: Any  # network with a `loss`
     size: Size  # (H, W) of the backbone's input in px
     batch: Callable[[int], Batch]  # makes an empty batch of a number of lanes
@@ -139,8 +180,7 @@ class TrainingEstimate(NamedTuple):
             for name, part in self.model.named_children()
         }
         parameters = ", ".join(f"{count:,} {part}" for part, count in counts.items() if count)
-        precision = settings.optimisation.precision
-        steps = settings.optimisation.steps
+        precision = "fp32" if settings.optimisation.precision == "fp32" else "bf16"
         rows, columns = self.size
         per_gpu = f" on each of {gpus} GPUs" if gpus > 1 else ""
         lines = [
@@ -152,17 +192,17 @@ class TrainingEstimate(NamedTuple):
             f"input       {rows} x {columns} px, "
             f"{settings.batch_size} x {settings.segments} per step",
             f"parameters  {parameters}",
-            f"per step    {cost.flops / 1e12:.3g} TFLOP{per_gpu}; {steps:,} steps",
-            f"memory      {cost.memory / 1e9:.3g} GB in {'fp32' if precision == 'fp32' else 'bf16'}"
-            f": {cost.activations / 1e9:.3g} GB kept for the backward pass, "
+            f"per step    {cost.flops / 1e12:.3g} TFLOP{per_gpu}; "
+            f"{settings.optimisation.steps:,} steps",
+            f"memory      {cost.memory / 1e9:.3g} GB in {precision}: "
+            f"{cost.activations / 1e9:.3g} GB kept for the backward pass, "
             f"{cost.fixed / 1e9:.3g} GB weights, gradients, optimizer",
         ]
         mfu, source = measured_mfu(settings, setup.compiled) or (self.mfu, "")
         for title, gigabytes, *_ in GPUS:
-            line = f"  {title:16} {gigabytes:4} GB  {self.hours(cost, title, windows, mfu):,.1f} h"
-            if cost.memory / 1e9 > gigabytes:
-                line += "; too small: use --recompute, --accumulate N, or more GPUs"
-            lines.append(line)
+            hours = self.hours(cost, title, windows, mfu)
+            note = TOO_SMALL if cost.memory / 1e9 > gigabytes else ""
+            lines.append(f"  {title:16} {gigabytes:4} GB  {hours:,.1f} h{note}")
         evaluation = f" and {windows:,} windows of evaluation" if windows else ""
         left_out = "data loading" if windows else "data loading and evaluation"
         lines.append(
@@ -172,7 +212,7 @@ class TrainingEstimate(NamedTuple):
         return "\n".join(lines)
 
 
-def measured_mfu(settings: Finetuning | Pretraining, compiled: bool) -> tuple[float, str] | None:
+def measured_mfu(settings: Settings, compiled: bool) -> tuple[float, str] | None:
     """Look up the fraction of peak throughput that `make gpu` measured of a training in bf16.
 
     Args:
@@ -186,23 +226,22 @@ def measured_mfu(settings: Finetuning | Pretraining, compiled: bool) -> tuple[fl
     Raises:
         UserError: a file of measurements cannot be read.
     """
-    gpu = describe(choose_device(None))
     name = settings.task if isinstance(settings, Finetuning) else settings.name
     case = {"stage": "compiled" if compiled else "step", "case": f"{name}, bf16"}
+    wanted = {"device": describe(choose_device(None)), **case}
     for path in sorted((RESULTS / "gpu").glob("*.json")):
         try:
             measured = read_json(path)
         except UNREADABLE as error:
             raise UserError(path, f"cannot be read ({error})", "run make gpu again") from error
-        if measured["environment"]["device"] != gpu:
-            continue
         for row in measured["rows"]:
-            if case.items() <= row.items() and "mfu" in row:
+            facts = {"device": measured["environment"]["device"], **row}
+            if wanted.items() <= facts.items() and "mfu" in row:
                 return row["mfu"], f" ({path.name}: {case['stage']}, {case['case']})"
     return None
 
 
-def estimate_training(settings: Finetuning | Pretraining, size: Size) -> TrainingEstimate:
+def estimate_training(settings: Settings, size: Size) -> TrainingEstimate:
     """Build a training's network on `meta`.
 
     Args:
@@ -240,9 +279,7 @@ def evaluated_windows(settings: Finetuning) -> int:
     return int(dataset.test_windows) * (settings.segments if is_reset else 1)
 
 
-def require_memory(
-    settings: Finetuning | Pretraining, size: Size, setup: Setup, device: torch.device
-) -> float:
+def require_memory(settings: Settings, size: Size, setup: Setup, device: torch.device) -> float:
     """Refuse a training that needs more memory than its device has; all ranks decide alike.
 
     A user's network that cannot run on `meta` is trained without this check.
@@ -277,11 +314,8 @@ def require_memory(
         return cost.flops / peak if peak else 0.0
     remedies = ["--profile sample"] if settings.profile == "paper" else []
     lanes = settings.batch_size // processes
-    smallest = 1
-    if isinstance(settings, Pretraining):
-        smallest = min(pretrain_method(settings).min_batch_size, lanes)
-    divisors = [parts for parts in range(1, lanes + 1) if lanes % parts == 0]
-    parts = max(parts for parts in divisors if lanes // parts >= smallest)
+    min_size = pretrain_method(settings).min_batch_size if isinstance(settings, Pretraining) else 1
+    parts = max(n for n in range(1, max(1, lanes // min_size) + 1) if lanes % n == 0)
     for recompute in (True, False):
         with suppress(UserError):  # batch normalisation cannot be recomputed
             memory = estimate.cost(
@@ -302,9 +336,7 @@ def require_memory(
     )
 
 
-def input_size(
-    settings: Finetuning | Pretraining, dataset: str, sensor: Size | None = None
-) -> Size:
+def input_size(settings: Settings, dataset: str, sensor: Size | None = None) -> Size:
     """Size of the backbone's input for a data set that need not exist.
 
     Args:
@@ -318,10 +350,10 @@ def input_size(
     Raises:
         UserError: nothing gives the size of the sensor.
     """
-    if isinstance(settings, Pretraining):
-        data = open_pretraining(settings, None)
-        if isinstance(data, ImageData):
-            return data.size
+    if isinstance(settings, Pretraining) and issubclass(
+        pretrain_method(settings).data_type, ImageData
+    ):
+        return open_pretraining(settings, None).size
     stated: Size | None = settings.sensor or sensor
     if stated is None and dataset in names("tasks"):
         stated = DATASETS.module_dict[dataset_and_splits(dataset)[0]].sensor

@@ -56,8 +56,8 @@ class Data:
     @property
     def title(self) -> str:
         """Label and path, or the notice if the data is missing."""
-        exists = self.is_sample or self.root.exists()
-        return f"{self.label} ({self.root})" if exists else self.notice
+        is_missing = not (self.is_sample or self.root.exists())
+        return self.notice if is_missing else f"{self.label} ({self.root})"
 
     @property
     def description(self) -> Description:
@@ -74,9 +74,8 @@ class Data:
         """
         if size := self.description.sensor or described_size(self.root):
             return size
-        files = [self.root]
-        if not self.root.is_file():
-            files = sorted([*self.root.glob("*.raw"), *self.root.glob("*.dat")])
+        in_folder = [*self.root.glob("*.raw"), *self.root.glob("*.dat")]
+        files = [self.root] if self.root.is_file() else sorted(in_folder)
         if not files:
             return None
         reader = open_reader(files[0], given)

@@ -2,7 +2,6 @@
 
 import time
 from dataclasses import asdict, dataclass, replace
-from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -17,24 +16,16 @@ from tespec.datasets.base import TEST, TRAIN
 from tespec.datasets.recording import require_stored
 from tespec.metrics import partial_means
 from tespec.pretraining.method import Method
-from tespec.runs.cost import require_memory
+from tespec.runs.cost import SIZE, require_trainable
 from tespec.runs.data import Data, same_world
 from tespec.runs.identity import finetuning_cell, plugin_sha256, pretraining_cell
 from tespec.runs.pretrain import pretrain
-from tespec.runs.run import WEIGHTS, Outcome, Run, run_or_load
+from tespec.runs.run import WEIGHTS, Outcome, Run
 from tespec.runs.setup import Setup
-from tespec.runs.train import (
-    SIZE,
-    inference_ms,
-    require_recordable,
-    require_trainable,
-    sizes_of,
-    train,
-)
+from tespec.runs.train import inference_ms, sizes_of, train_or_load
 from tespec.tasks import build_task
 from tespec.tasks.base import random_backbone
 from tespec.training.device import choose_device, derive_seed, seed_everything, with_precision
-from tespec.training.loading import split_batches
 from tespec.weights.files import state_sha256, write_weights
 from tespec.weights.load import (
     HISTOGRAMS,
@@ -77,17 +68,16 @@ class CellSpec:
     @property
     def plugin(self) -> str:
         """Hash of the user's files that the run uses, "" for none."""
-        names = {"tasks": self.settings.task, "profiles": self.settings.profile}
-        return plugin_sha256(self.method, self.settings, **names)
+        return plugin_sha256(self.method, self.settings)
 
     def validate(self, *, planned: bool = False) -> None:
-        """Check, without data, that the run and its pre-training can start.
+        """Check, without data, that the run and its pre-training can start from their weights.
 
         Args:
             planned: whether this is a dry run, whose weights may be missing.
 
         Raises:
-            UserError: options contradict each other, or weights are missing.
+            UserError: options contradict each other, or weights are missing or do not fit.
         """
         require_trainable(self.settings, self.setup)
         option = f"--method {self.name}"
@@ -116,39 +106,9 @@ class CellSpec:
             unused.append("--new-stem")
         if unused:
             raise UserError(unused[0], "this run has no pre-training", "remove it")
-        pretraining_data = self.method.row.pretraining_data
-        if self.checkpoint is None and pretraining_data != "-" and not planned:
-            raise UserError(
-                option, f"is pre-trained on {pretraining_data}", "give --checkpoint FILE"
-            )
-
-    def resolve_settings(self) -> Finetuning:
-        """Set the peak learning rate for the data that the initial weights were pre-trained on."""
-        origin = PretrainingData()
-        if self.pretrains and self.data.is_sample:
-            origin = PretrainingData(self.recipe.dataset, True)
-        elif self.checkpoint is not None:
-            try:
-                origin = pretraining_data_of(self.checkpoint)
-            except UserError as error:
-                initialise: Any = self.method.initialise
-                if initialise.__func__ is Method.initialise.__func__:  # type: ignore[attr-defined]
-                    raise
-                # The method may read a file format of its authors.
-                reason = "unknown pre-training data, so the default peak learning rate is used"
-                log(f"{error.where}: {reason}")
-        settings = self.settings
-        if origin.sample == self.data.is_sample:
-            settings = settings.after_pretraining_on(origin.data)
-        if self.settings.peak_lr_after and origin.data:
-            rates = ", ".join(f"{k}: {rate:g}" for k, rate in self.settings.peak_lr_after.items())
-            data = f"{origin.data} of the sample world" if origin.sample else origin.data
-            peak = f"peak learning rate {settings.optimisation.peak_lr:g}"
-            log(f"{peak} after pre-training on {data} (peak_lr_after: {rates})")
-        return settings
-
-    def check_weights(self) -> None:
-        """Check that the weights fit the network, without data."""
+        learned_from = self.method.row.pretraining_data
+        if self.checkpoint is None and learned_from != "-" and not planned:
+            raise UserError(option, f"is pre-trained on {learned_from}", "give --checkpoint FILE")
         if self.checkpoint is None:
             return
         report = self.method.initialise(random_backbone(self.settings, SIZE), self.checkpoint)
@@ -160,6 +120,29 @@ class CellSpec:
                 f"give --method {other}, or the weights of {self.name}",
             )
 
+    def resolve_settings(self) -> Finetuning:
+        """Set the peak learning rate for the data that the initial weights were pre-trained on."""
+        origin = PretrainingData()
+        if self.pretrains and self.data.is_sample:
+            origin = PretrainingData(self.recipe.dataset, True)
+        elif self.checkpoint is not None:
+            try:
+                origin = pretraining_data_of(self.checkpoint)
+            except UserError as error:  # `validate` accepted it: a format that the method reads
+                reason = "unknown pre-training data, so the default peak learning rate is used"
+                log(f"{error.where}: {reason}")
+        settings = self.settings
+        if origin.sample == self.data.is_sample:
+            settings = settings.after_pretraining_on(origin.data)
+        if self.settings.peak_lr_after and origin.data:
+            rates = ", ".join(f"{k}: {rate:g}" for k, rate in self.settings.peak_lr_after.items())
+            data = f"{origin.data} of the sample world" if origin.sample else origin.data
+            log(
+                f"peak learning rate {settings.optimisation.peak_lr:g} "
+                f"after pre-training on {data} (peak_lr_after: {rates})"
+            )
+        return settings
+
 
 def finetune(spec: CellSpec, kind: Kind = "evaluation") -> Record:
     """Fine-tune and evaluate, or load the record if the run is complete.
@@ -169,7 +152,6 @@ def finetune(spec: CellSpec, kind: Kind = "evaluation") -> Record:
         kind: of the record: "evaluation" or "control".
     """
     run, task, model = prepare_run(kind, spec)
-    batches = split_batches(task.steps, run.seed, run.setup.accumulate)
 
     def evaluate() -> Outcome:
         outcome = outcome_of(task, task.evaluate(model, run.device, run.setup.workers))
@@ -185,13 +167,7 @@ def finetune(spec: CellSpec, kind: Kind = "evaluation") -> Record:
             write_weights(run.folder / WEIGHTS, model.state_dict(), recipe)
         return {**outcome, "cost": cost}
 
-    step_seconds = cache(partial(require_memory, run.settings, task.size, run.setup, run.device))
-    return run_or_load(
-        run,
-        evaluate,
-        lambda: train(run, model, batches, step_seconds()),
-        [step_seconds, partial(require_recordable, run, model)],
-    )
+    return train_or_load(run, model, task, evaluate)
 
 
 def outcome_of(task: Any, scorer: Any, **protocol: str) -> Outcome:
@@ -227,10 +203,9 @@ def prepare_run(kind: Kind, spec: CellSpec, **config: str) -> tuple[Run, Any, An
         The run, its task and its model.
 
     Raises:
-        UserError: the cell cannot run, as in `CellSpec.validate`.
+        UserError: settings, weights and data do not fit.
     """
     start_time = time.monotonic()
-    spec.validate()
     settings = spec.resolve_settings()
     settings = replace(
         settings,
@@ -249,7 +224,7 @@ def prepare_run(kind: Kind, spec: CellSpec, **config: str) -> tuple[Run, Any, An
         accumulate=spec.setup.accumulate,
     )
     require_stored((*task.train, *task.scored), settings.downsample, cell.overrides)
-    data = task.checksums(check=spec.setup.check_data) if is_first() else {}
+    data = broadcast(task.checksums(check=spec.setup.check_data) if is_first() else {})
     checkpoint = spec.checkpoint
     if spec.pretrains:
         seed = spec.seed if spec.pretraining_seed is None else spec.pretraining_seed
@@ -274,7 +249,7 @@ def prepare_run(kind: Kind, spec: CellSpec, **config: str) -> tuple[Run, Any, An
         row=spec.method.row,
         settings=settings,
         config=as_facts(settings) | {"splits": splits} | config,
-        data=broadcast(data),
+        data=data,
         setup=spec.setup,
         start=weights.facts(),
         # The identity of the result includes the initial backbone, however the method made it.

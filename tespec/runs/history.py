@@ -21,15 +21,15 @@ from tespec.core.hashes import fingerprint_of
 from tespec.core.progress import log, progress
 from tespec.core.settings import Finetuning, Pretraining, build
 from tespec.datasets.archive import ArchiveSource
-from tespec.datasets.recording import LabelledRecording, hash_data
+from tespec.datasets.recording import LabelledRecording
 from tespec.inference import load_trained
 from tespec.metrics import Score
 from tespec.pictures import class_colour, save_figure
 from tespec.pretraining.data import PretrainData
 from tespec.pretraining.method import new_network, open_pretraining, pretrain_method
 from tespec.pretraining.tespec import Tespec
-from tespec.runs.data import find_data, find_unlabelled
-from tespec.runs.pretrain import recordings_of
+from tespec.runs.data import Data
+from tespec.runs.pretrain import checksums_of
 from tespec.runs.references import method_of
 from tespec.runs.run import Outcome, Run, run_or_load
 from tespec.runs.setup import Setup
@@ -40,6 +40,7 @@ from tespec.weights.load import RUN
 
 # Windows up to and including the one that ends at a label; of a pre-training, masked sequences.
 LENGTHS = (1, 2, 4, 8, 16, 32)
+KEYS = ["windows", "rate", "frames"]  # columns of a curve that name a row
 ALL = "all"  # windows from the start of the recording; frames of all groups
 REACHED = 0.9  # fraction of the gain whose history is given
 MARKERS: dict[Any, str] = {1.0: "o-", 2.0: "^", 0.5: "v"}  # of the figure, by window rate
@@ -68,14 +69,14 @@ class Measurement(NamedTuple):
     curve: Callable[[torch.device], pd.DataFrame]
 
 
-def measure_history(path: Path, data: Path | None, setup: Setup) -> Record:
+def measure_history(path: Path, data: Data, setup: Setup) -> Record:
     """Measure a trained network's scores by history, or load the record if it is complete.
 
     `results/pictures/<name of the record>.csv` and `.png` hold the scores and their figure.
 
     Args:
         path: `model.safetensors` of a fine-tuning, or `pretraining.safetensors` of a pre-training.
-        data: as the user gave it to the training, see `find_data`.
+        data: of the training.
         setup: where and how to run.
 
     Returns:
@@ -87,15 +88,14 @@ def measure_history(path: Path, data: Path | None, setup: Setup) -> Record:
     recipe = read_recipe(path)
     trained = recipe.get(RUN, recipe)
     cell, seed = run_of(trained, path)
+    method = method_of(cell)
     if cell.arch == "feedforward":
         raise UserError(path, "is feed-forward, so it has no memory", "give a recurrent network")
-    if cell.kind == "pretraining":
-        measurement = open_pretrained(path, recipe, data, setup)
-    else:
-        measurement = open_finetuned(path, recipe, data, setup, cell.split)
+    open_network = open_pretrained if cell.kind == "pretraining" else open_finetuned
+    measurement = open_network(path, data.generate().root, cell.split, setup)
     if fingerprint_of(measurement.data) != trained["data_fingerprint"]:
         raise UserError(
-            f"--data {data or ''}".rstrip(),
+            f"--data {data.option}",
             "is not the data of the network's run",
             "give the data that it was trained and scored on",
         )
@@ -103,7 +103,7 @@ def measure_history(path: Path, data: Path | None, setup: Setup) -> Record:
     run = Run(
         cell=replace(cell, kind="history", results_version=RESULTS_VERSION),
         seed=seed,
-        row=method_of(cell).row,
+        row=method.row,
         settings=measurement.settings,
         config=as_facts(measurement.settings),
         data=measurement.data,
@@ -115,22 +115,17 @@ def measure_history(path: Path, data: Path | None, setup: Setup) -> Record:
     return run_or_load(run, partial(_outcome, run, measurement))
 
 
-def open_finetuned(
-    path: Path, recipe: Mapping[str, Any], given: Path | None, setup: Setup, split: str
-) -> Measurement:
+def open_finetuned(path: Path, root: Path, split: str, setup: Setup) -> Measurement:
     """Open a fine-tuned network and the data of its run.
 
     Args:
         path: `model.safetensors`.
-        recipe: of the file.
-        given: data given by the user.
-        setup: where and how to measure.
+        root: folder of the data.
         split: scored by the run.
+        setup: where and how to measure.
     """
     network = load_trained(path)
-    settings = network.settings
-    data = find_data(settings.task, given, settings.profile).generate()
-    task = build_task(settings, data.root, split)
+    task = build_task(network.settings, root, split)
     scores = getattr(task, "scores", {})
     if not scores:
         raise UserError(
@@ -138,16 +133,20 @@ def open_finetuned(
             "is missing, so no score is the main one",
             "define it as in docs/extending.md",
         )
-    protocol = task.protocol() | {"scores": task.scorer().definition(), "history": OF_TASK}
-    curve = partial(task_curve, task, network.model, workers=setup.workers)
-    return Measurement(settings, task.checksums(check=setup.check_data), scores, protocol, curve)
+    return Measurement(
+        network.settings,
+        task.checksums(check=setup.check_data),
+        scores,
+        task.protocol() | {"scores": task.scorer().definition(), "history": OF_TASK},
+        partial(task_curve, task, network.model, workers=setup.workers),
+    )
 
 
-def open_pretrained(
-    path: Path, recipe: Mapping[str, Any], given: Path | None, setup: Setup
-) -> Measurement:
+def open_pretrained(path: Path, root: Path, split: str, setup: Setup) -> Measurement:
     """Open a pre-trained network and the data of its run; arguments as in `open_finetuned`."""
-    values = {field.name: recipe[field.name] for field in fields(Pretraining)}
+    tensors, recipe = read_tensors(path)
+    names = {field.name for field in fields(Pretraining)}
+    values = {name: value for name, value in recipe.items() if name in names}
     settings = build(Pretraining, values, str(path))
     method = pretrain_method(settings)
     if not issubclass(method, Tespec):
@@ -156,17 +155,16 @@ def open_pretrained(
             f"the loss of {method.row.title} is not a masked one with a carried state",
             "give a network of `tespec pretrain --method tespec`, or a fine-tuned one",
         )
-    data = find_unlabelled(settings.dataset, given, settings.profile).generate()
-    opened = open_pretraining(settings, data.root)
-    model: Any = new_network(settings, opened)
-    load_tensors(
-        model, read_tensors(path)[0], path, "give the pretraining.safetensors of `tespec pretrain`"
+    data = open_pretraining(settings, root)
+    model: Any = new_network(settings, data)
+    load_tensors(model, tensors, path, "give the pretraining.safetensors of `tespec pretrain`")
+    return Measurement(
+        settings,
+        checksums_of(data, setup),
+        {model.val_loss: Score("masked loss ↓", "lower")},
+        {"history": OF_PRETRAINING},
+        partial(pretraining_curve, model, data),
     )
-    scores = {model.val_loss: Score("masked loss ↓", "lower")}
-    curve = partial(pretraining_curve, model, opened)
-    protocol = {"history": OF_PRETRAINING}
-    hashed = hash_data(opened.contents(), recordings_of(opened), check=setup.check_data)
-    return Measurement(settings, hashed, scores, protocol, curve)
 
 
 def _outcome(run: Run, measurement: Measurement) -> Outcome:
@@ -178,13 +176,12 @@ def _outcome(run: Run, measurement: Measurement) -> Outcome:
         figure = run.setup.results / "pictures" / f"{run.name}.png"
         draw(curve, metric, score, figure)
         write_all({figure.with_suffix(".csv"): curve.to_csv(index=False)})
-    keys = ["windows", "rate", "frames"]
     return {
         "protocol": measurement.protocol | {"memory": summary},
         "metrics": {f"{metric}_gain, {frames}": gain for frames, gain in gains.items()},
         "groups": {
             f"{row['windows']} windows, rate {row['rate']:g}, {row['frames']}": {
-                name: value for name, value in row.items() if name not in keys
+                name: value for name, value in row.items() if name not in KEYS
             }
             for row in curve.to_dict("records")
         },
@@ -226,8 +223,8 @@ def task_curve(
     for windows, rate, played, recordings in plays:
         scorer = task.evaluate(model.to(device), device, workers, played, recordings)
         facts = {"windows": windows, "rate": rate, "history_ms": history_ms(recordings, played)}
-        for frames, scores in {ALL: scorer.overall(), **scorer.by("group")}.items():
-            rows.append({**facts, "frames": frames, **scores.metrics()})
+        groups = {ALL: scorer.overall(), **scorer.by("group")}
+        rows += [{**facts, "frames": name, **part.metrics()} for name, part in groups.items()]
     return pd.DataFrame(rows)
 
 
@@ -319,8 +316,7 @@ def pretraining_curve(model: Tespec, data: PretrainData, device: torch.device) -
             states = [None, *limited[:-1], carried]
             target = played[0][1][1]
             advance(number + 1, None, "")
-    keys = ["windows", "rate", "frames"]
-    return pd.DataFrame(rows).groupby(keys, sort=False).mean().reset_index()
+    return pd.DataFrame(rows).groupby(KEYS, sort=False).mean().reset_index()
 
 
 def summarise(curve: pd.DataFrame, metric: str, score: Score) -> tuple[dict[str, float], str]:
@@ -361,17 +357,19 @@ def draw(curve: pd.DataFrame, metric: str, score: Score, path: Path) -> None:
     figure = Figure(figsize=(8.4, 4.0), layout="constrained")
     axes = figure.subplots()
     for number, (frames, scores) in enumerate(curve.groupby("frames", sort=False)):
-        colour = class_colour(number)
         for rate, points in scores.groupby("rate", sort=False):
-            label = f"{frames} frames"
-            if rate != 1:
-                label += f", {rate:g} times the window rate"
-            seconds = points["history_ms"] / 1000
-            axes.plot(seconds, points[metric], MARKERS[rate], color=colour, mfc="none", label=label)
-    axes.set_xscale("log")
+            note = "" if rate == 1 else f", {rate:g} times the window rate"
+            axes.plot(
+                points["history_ms"] / 1000,
+                points[metric],
+                MARKERS[rate],
+                color=class_colour(number),
+                mfc="none",
+                label=f"{frames} frames{note}",
+            )
+    ylabel = " ".join(filter(None, (score.title, score.unit)))
+    axes.set(xscale="log", xlabel="history up to the scored time in s", ylabel=ylabel)
     axes.xaxis.set_major_formatter("{x:g}")
-    axes.set_xlabel("history up to the scored time in s")
-    axes.set_ylabel(" ".join(filter(None, (score.title, score.unit))))
     axes.grid(alpha=0.3)
     figure.legend(loc="outside right upper", frameon=False, fontsize=8)
     save_figure(figure, path, dpi=120)

@@ -1,20 +1,44 @@
-"""Cells of fine-tunings and pre-trainings, which are known before anything is computed."""
+"""Cells of fine-tunings and pre-trainings, and the network that a method requires.
+
+They are known before anything is computed.
+"""
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import tespec.core.compat  # noqa: F401  # before timm
+
+import timm
+
 from tespec.comparison.cell import OWN_WEIGHTS, REQUIRED_SHA256, RESULTS_VERSION, Cell, Kind, Start
-from tespec.core.config import as_facts, changed_settings, flattened, user_files
+from tespec.core.config import (
+    Settings,
+    as_facts,
+    changed_settings,
+    flattened,
+    pretraining_settings,
+    user_files,
+)
 from tespec.core.errors import UserError
 from tespec.core.files import sha256_of
 from tespec.core.settings import Finetuning, Pretraining
 from tespec.models.backbone import backbones
-from tespec.pretraining.method import Method, find_method, pretrain_method
-from tespec.pretraining.teacher import is_timm
+from tespec.pretraining.method import (
+    ImageMethod,
+    Method,
+    find_method,
+    method_settings,
+    pretrain_method,
+)
+from tespec.pretraining.teacher import TeacherMethod, is_timm
 from tespec.registry import DATASETS, METHODS, MODELS, TASKS, source_files
-from tespec.runs.required import required_network, required_settings
+
+OBJECTIVE = "objective."  # prefix of a setting that names the network
+# settings of data that two methods which learn from the same recordings have in common
+DATA_SETTINGS = ("dataset", "bins", "rule", "window_ms", "downsample", "sensor_px")
 
 
 def finetuning_cell(
@@ -61,7 +85,7 @@ def finetuning_cell(
         frozen=settings.frozen,
         method_version=method.version,
         task_version=settings.version,
-        plugin=plugin_sha256(method, settings, tasks=settings.task, profiles=settings.profile),
+        plugin=plugin_sha256(method, settings),
         results_version=RESULTS_VERSION,
         **facts,
     )
@@ -110,18 +134,17 @@ def pretraining_cell(settings: Pretraining, data: str, accumulate: int = 1) -> C
         start=start,
         backbone=settings.backbone,
         method_version=method.version,
-        plugin=plugin_sha256(method, settings, profiles=settings.profile),
+        plugin=plugin_sha256(method, settings),
         results_version=RESULTS_VERSION,
     )
 
 
-def plugin_sha256(method: type[Method], settings: Finetuning | Pretraining, **configs: str) -> str:
+def plugin_sha256(method: type[Method], settings: Settings) -> str:
     """Hash the files of the user that a run uses: Python sources and configs.
 
     Args:
         method: class of the method.
-        settings: name the registered parts of the run.
-        configs: names of configs by kind, which may be files of the user.
+        settings: name the registered parts and the configs of the run.
 
     Returns:
         Twelve hexadecimal digits; "" for no such files.
@@ -137,5 +160,81 @@ def plugin_sha256(method: type[Method], settings: Finetuning | Pretraining, **co
     ]
     modules = {part.__module__ for part in parts if part is not None}
     paths = {path for module in modules for path in source_files(module)}
-    contents = sorted(path.read_bytes() for path in {*paths, *user_files(**configs)})
+    configs = user_files(tasks=getattr(settings, "task", ""), profiles=settings.profile)
+    contents = sorted(path.read_bytes() for path in {*paths, *configs})
     return hashlib.sha256(b"\0".join(contents)).hexdigest()[:12] if contents else ""
+
+
+def required_network(settings: Pretraining) -> tuple[str, str]:
+    """Find the network that the method of the settings requires (`PretrainMethod.requires`).
+
+    Returns:
+        Its name, a method here or a timm model, "" if the method requires none; and its weights, if
+        the user gave them, else "".
+
+    Raises:
+        UserError: if a setting of the method is invalid, or the network or its file does not exist.
+    """
+    cfg = method_settings(settings.objective)
+    requires = pretrain_method(settings).requires
+    if not requires.startswith(OBJECTIVE):
+        return requires, ""
+    key = requires.removeprefix(OBJECTIVE)
+    name = getattr(cfg, key)
+    file = getattr(cfg, f"{key}_weights")
+    method = METHODS.module_dict.get(name, object)
+    if not is_timm(name) and not (issubclass(method, ImageMethod) and method.recipe):
+        raise UserError(
+            f"{requires} {name!r}",
+            "is neither a timm network nor a method that learns from images",
+            "use a timm network (timm.list_models()), or a method that pre-trains on images",
+        )
+    if file and not Path(file).is_file():
+        raise UserError(
+            f"{requires}_weights {file!r}", "no such file", f"set it to the weights of {name}"
+        )
+    return name, file
+
+
+def required_settings(settings: Pretraining, name: str) -> Pretraining:
+    """Resolve the settings with which the required network is pre-trained.
+
+    Its steps are scaled by the ratio of the method's steps to those of its profile. If both learn
+    from the same kind of data, it sees the same data, and its batch size is scaled as well. A
+    setting of the method that has the type of the network's settings replaces them.
+
+    Args:
+        settings: of the method that requires the network.
+        name: of the method that pre-trains it.
+
+    Raises:
+        UserError: if `name` is a timm model, which is not pre-trained here.
+    """
+    if is_timm(name):
+        published: Any = timm.get_pretrained_cfg(name)
+        source = f"huggingface.co/{published.hf_hub_id or 'timm'}"
+        raise UserError(
+            f"{OBJECTIVE}teacher_weights",
+            "no file is given",
+            f"set it to the weights of {name}, from {source}",
+        )
+    method = pretrain_method(settings)
+    recipe = pretraining_settings(name, settings.profile)
+    default = pretraining_settings(settings.name, settings.profile)
+    scale = settings.optimisation.steps / default.optimisation.steps
+    steps = max(1, round(scale * recipe.optimisation.steps))
+    warmup_steps = min(int(scale * recipe.optimisation.warmup_steps), steps - 1)
+    optimisation = replace(recipe.optimisation, steps=steps, warmup_steps=warmup_steps)
+    changes: dict[str, Any] = {}
+    if pretrain_method(recipe).data_type is method.data_type:
+        batch_size = round(recipe.batch_size * settings.batch_size / default.batch_size)
+        changes["batch_size"] = max(1, batch_size)
+        optimisation = replace(optimisation, precision=settings.optimisation.precision)
+        changes |= {key: getattr(settings, key) for key in DATA_SETTINGS}
+    if issubclass(method, TeacherMethod) and method.same_backbone:
+        changes["backbone"] = settings.backbone
+    settings_type = type(METHODS.module_dict[name].recipe.objective)
+    for key, value in vars(method_settings(settings.objective)).items():
+        if isinstance(value, settings_type):
+            changes["objective"] = {"type": name} | settings.objective[key]
+    return replace(recipe, optimisation=optimisation, **changes)

@@ -4,11 +4,8 @@ import json
 import secrets
 import shutil
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
-
-from torch import nn
 
 from tespec.comparison.cell import RESULTS_VERSION, run_of
 from tespec.comparison.records import Numbers, Record
@@ -21,12 +18,11 @@ from tespec.core.progress import progress
 from tespec.datasets.recording import LabelledRecording
 from tespec.inference import load_trained
 from tespec.models.backbone import backbones, execute
-from tespec.runs.data import Data, find_data, settings_of
+from tespec.runs.data import Data, settings_of
 from tespec.runs.finetune import outcome_of
 from tespec.runs.references import method_of
 from tespec.runs.run import Outcome, Run, run_or_load
 from tespec.runs.setup import Setup
-from tespec.runs.train import require_recordable
 from tespec.tasks import build_task
 from tespec.tasks.predictions import (
     DESCRIPTION,
@@ -47,12 +43,12 @@ PROTOCOL = ("kind", "dataset", "classes", "splits", "protocol", "downsample", "s
 UNKNOWN = "not known, since predictions were read from files"
 
 
-def save_predictions(weights: Path, given: Path | None, out: Path, setup: Setup) -> Numbers:
+def save_predictions(weights: Path, data: Data, out: Path, setup: Setup) -> Numbers:
     """Evaluate a trained network as its run did, and save every prediction.
 
     Args:
         weights: `model.safetensors` of a fine-tuning.
-        given: data as the user gave it to the run, see `find_data`.
+        data: of the run.
         out: new folder; with `setup.overwrite`, a folder of predictions is replaced.
         setup: where and how to evaluate.
 
@@ -73,8 +69,7 @@ def save_predictions(weights: Path, given: Path | None, out: Path, setup: Setup)
     initial = INITIAL_WEIGHTS.validate_python(facts)  # other facts are ignored
     settings = network.settings
     target = prediction_format(settings.kind)
-    data = find_data(settings.task, given, settings.profile).generate()
-    task: Any = build_task(settings, data.root, cell.split)
+    task: Any = build_task(settings, data.generate().root, cell.split)
     unfinished = out.with_name(f".{broadcast(secrets.token_hex(8))}.part")
 
     def save(predicted: Any, recording: LabelledRecording, label: int) -> None:
@@ -127,9 +122,9 @@ def score_predictions(folder: Path, name: str, data: Data, setup: Setup) -> Reco
     where = folder / DESCRIPTION
     described = read_json_as(DESCRIPTIONS, where)
     cell = described.cell
-    overrides = dict(cell.overrides)
-    of_run = {key: overrides.pop(key) for key in ("accumulate",) if key in overrides}
-    changes = [f"{key}={json.dumps(value)}" for key, value in overrides.items()]
+    overrides = cell.overrides.items()
+    of_run = {key: value for key, value in overrides if key == "accumulate"}
+    changes = [f"{key}={json.dumps(value)}" for key, value in overrides if key not in of_run]
     network = cell.backbone if cell.backbone in backbones() else "swin"  # gives defaults
     settings = settings_of(
         data, name, cell.arch, cell.profile, changes, network, frozen=cell.frozen
@@ -191,6 +186,4 @@ def score_predictions(folder: Path, name: str, data: Data, setup: Setup) -> Reco
         start_sha256=sha256,
     )
     # All predictions are read before anything is written.
-    return run_or_load(
-        run, outcome, requirements=[score, partial(require_recordable, run, nn.Module())]
-    )
+    return run_or_load(run, outcome, requirements=[score])

@@ -2,7 +2,6 @@
 
 import time
 from dataclasses import asdict, replace
-from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,17 +23,14 @@ from tespec.pretraining.method import (
     pretrain_method,
 )
 from tespec.pretraining.tespec import Tespec
-from tespec.runs.cost import require_memory
+from tespec.runs.cost import require_trainable
 from tespec.runs.data import Data, same_world
-from tespec.runs.identity import pretraining_cell
-from tespec.runs.reconstruction import draw_reconstructions
-from tespec.runs.required import required_network, required_settings
-from tespec.runs.run import Outcome, Run, run_or_load
+from tespec.runs.identity import pretraining_cell, required_network, required_settings
+from tespec.runs.run import Outcome, Run
 from tespec.runs.setup import Setup
-from tespec.runs.train import require_recordable, require_trainable, sizes_of, train
-from tespec.runs.validation import stage_statistics, validate
+from tespec.runs.train import sizes_of, train_or_load
+from tespec.runs.validation import draw_reconstructions, stage_statistics, validate
 from tespec.training.device import choose_device, derive_seed, seed_everything, with_precision
-from tespec.training.loading import split_batches
 from tespec.weights.files import write_weights
 from tespec.weights.load import HISTOGRAMS
 
@@ -89,10 +85,7 @@ def pretrain(
         settings, optimisation=with_precision(settings.optimisation, choose_device(setup.device))
     )
     require_stored(recordings_of(opened), settings.downsample, cell.overrides)
-    data_checksums: dict[str, str] = {}
-    if is_first():
-        recordings = recordings_of(opened)
-        data_checksums = hash_data(opened.contents(), recordings, check=setup.check_data)
+    data_checksums = broadcast(checksums_of(opened, setup) if is_first() else {})
     seed_everything(derive_seed(seed, "model"))
     model: Any = new_network(settings, opened)
     if required:
@@ -103,18 +96,16 @@ def pretrain(
         row=find_method(name).row,
         settings=settings,
         config=as_facts(settings),
-        data=broadcast(data_checksums),
+        data=data_checksums,
         setup=setup,
         start_sha256=sha256_of(required) if required else "",
         start_time=start_time,
     )
-    batches = split_batches(opened.steps, seed, setup.accumulate)
-    step_seconds = cache(partial(require_memory, settings, opened.size, setup, run.device))
-    record = run_or_load(
+    record = train_or_load(
         run,
-        partial(validate_and_save, run, opened, model),
-        lambda: train(run, model, batches, step_seconds()),
-        [step_seconds, partial(require_recordable, run, model)],
+        model,
+        opened,
+        lambda: broadcast(validate_and_save(run, opened, model) if is_first() else {}),
     )
     return Pretrained(run.folder / WEIGHTS, record)
 
@@ -151,7 +142,7 @@ def pretrain_required(
 
 
 def validate_and_save(run: Run, data: PretrainData, model: Any) -> Outcome:
-    """On rank 0, validate the network, draw its figure and save the backbone.
+    """Validate the network on this rank alone, draw its figure and save the backbone.
 
     Args:
         run: of the pre-training.
@@ -159,30 +150,35 @@ def validate_and_save(run: Run, data: PretrainData, model: Any) -> Outcome:
         model: pre-trained network.
 
     Returns:
-        The fields of the record, on all ranks.
+        The fields of the record.
     """
-    metrics: dict[str, float] = {}
-    stages: dict[str, dict[str, float]] = {}
-    sha256 = ""
     backbone = model.backbone
-    if is_first():
-        with rank_computes(alone=True):
-            metrics = validate(model, data, run.device)
-            if isinstance(backbone, Backbone):
-                stages = stage_statistics(backbone, data, run.device)
-            if isinstance(model, Tespec):
-                figure = run.setup.results / "pictures" / f"{run.name}.png"
-                draw_reconstructions(model, data, run.device, figure)
-        recipe = weights_recipe(run, data, backbone)
-        sha256 = write_weights(run.folder / WEIGHTS, backbone.state_dict(), recipe)
-        if run.settings.recurrent:
-            write_weights(run.folder / NETWORK, model.state_dict(), recipe)
-    metrics, stages, sha256 = broadcast((metrics, stages, sha256))
+    stages: dict[str, dict[str, float]] = {}
+    with rank_computes(alone=True):
+        metrics = validate(model, data, run.device)
+        if isinstance(backbone, Backbone):
+            stages = stage_statistics(backbone, data, run.device)
+        if isinstance(model, Tespec):
+            figure = run.setup.results / "pictures" / f"{run.name}.png"
+            draw_reconstructions(model, data, run.device, figure)
+    settings: Any = run.settings
+    spec = HistogramSpec.from_settings(settings, data.size, settings.window_ms)
+    learned_from_events = backbone.in_channels == 2 * spec.bins
+    recipe = run.config | recipe_of(run.cell, run.seed)
+    recipe |= {
+        HISTOGRAMS: asdict(spec) if learned_from_events else None,
+        "sensor": list(data.size),
+        "in_channels": backbone.in_channels,
+        "data": run.cell.data,
+        "data_fingerprint": run.data_fingerprint,
+    }
+    sha256 = write_weights(run.folder / WEIGHTS, backbone.state_dict(), recipe)
+    if settings.recurrent:
+        write_weights(run.folder / NETWORK, model.state_dict(), recipe)
     protocol = {"left out as damaged": ", ".join(data.damaged)} if data.damaged else {}
-    protocol |= event_corrections(recordings_of(data))
     return {
         "weights": {"source": WEIGHTS, "sha256": sha256},
-        "protocol": protocol,
+        "protocol": protocol | event_corrections(recordings_of(data)),
         "metrics": metrics,
         "groups": stages,
         "recordings": data.recordings(),
@@ -190,28 +186,9 @@ def validate_and_save(run: Run, data: PretrainData, model: Any) -> Outcome:
     }
 
 
-def weights_recipe(run: Run, data: PretrainData, backbone: Any) -> dict[str, Any]:
-    """Describe the origin of the tensors of a weights file.
-
-    Args:
-        run: of the pre-training.
-        data: that the backbone learned from.
-        backbone: whose tensors the file holds.
-    """
-    settings: Any = run.settings
-    spec = HistogramSpec.from_settings(settings, data.size, settings.window_ms)
-    learned_from_events = backbone.in_channels == 2 * spec.bins
-    return (
-        run.config
-        | recipe_of(run.cell, run.seed)
-        | {
-            HISTOGRAMS: asdict(spec) if learned_from_events else None,
-            "sensor": list(data.size),
-            "in_channels": backbone.in_channels,
-            "data": run.cell.data,
-            "data_fingerprint": run.data_fingerprint,
-        }
-    )
+def checksums_of(data: PretrainData, setup: Setup) -> dict[str, str]:
+    """Hash the data; `setup` says whether to read all of it again."""
+    return hash_data(data.contents(), recordings_of(data), check=setup.check_data)
 
 
 def recordings_of(data: PretrainData) -> tuple[Recording, ...]:

@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import interpolate
 from torch.utils.data import ConcatDataset
 
 from tespec.comparison.cell import Cell
 from tespec.comparison.records import Record
-from tespec.core.boxes import Boxes
 from tespec.core.distributed import world_size
 from tespec.core.errors import UserError
 from tespec.core.settings import Finetuning
@@ -27,7 +26,6 @@ from tespec.models import Backbone
 from tespec.pretraining.method import Method, TableRow, find_method
 from tespec.runs.finetune import CellSpec, outcome_of, prepare_run
 from tespec.runs.run import Outcome, Run, run_or_load
-from tespec.runs.train import require_recordable
 from tespec.tasks.base import features_player
 from tespec.tasks.play import play
 from tespec.weights.load import WeightsReport, load_finetuned_backbone
@@ -85,23 +83,6 @@ def method_of(cell: Cell) -> type[Method]:
     return Control if cell.kind == "control" else find_method(cell.method)
 
 
-class Constant(nn.Module):
-    """Stand-in for a task's network that ignores its input, with one prediction for every label."""
-
-    def __init__(self, prediction: Tensor | Boxes) -> None:
-        super().__init__()
-        self._prediction = prediction
-
-    def predict(
-        self, histograms: Tensor, state: None, label_position: Tensor
-    ) -> tuple[Tensor | Sequence[Boxes], None]:
-        """Return the prediction for each label; arguments as in `tespec.tasks.base.Network`."""
-        count = len(label_position)
-        if isinstance(self._prediction, Tensor):
-            return self._prediction.expand(count, *self._prediction.shape), None
-        return [self._prediction] * count, None
-
-
 def require_supported(settings: Finetuning, *, is_probe: bool) -> None:
     """Refuse settings that references do not support.
 
@@ -116,13 +97,16 @@ def require_supported(settings: Finetuning, *, is_probe: bool) -> None:
             "choose ddd17 or dsec",
         )
     if is_probe and settings.new_stem:
-        what = "leaves the first convolution random, but a probe trains nothing"
-        raise UserError("new_stem", what, "leave out --probe or --new-stem")
-    augmentation = settings.test_time_augmentation
-    if augmentation != "none":
+        raise UserError(
+            "new_stem",
+            "leaves the first convolution random, but a probe trains nothing",
+            "leave out --probe or --new-stem",
+        )
+    if settings.test_time_augmentation != "none":
         raise UserError(
             "test_time_augmentation",
-            f"{augmentation!r} is only for trained networks, not for probes and the label prior",
+            f"{settings.test_time_augmentation!r} is only for trained networks, "
+            "not for probes and the label prior",
             "set it to none",
         )
 
@@ -132,26 +116,29 @@ def label_prior(spec: CellSpec) -> Record:
     run, task, _ = prepare_run("reference", spec)
 
     def evaluate() -> Outcome:
-        return outcome_of(
-            task,
-            task.evaluate(Constant(prior_of(task)), run.device),
-            input="none: the most frequent labels of the training set",
-        )
+        predicted = prior_of(task)
+        scorer = task.scorer()
+        for recording in task.scored:
+            for label in range(len(recording.label_indices)):
+                task.score(scorer, predicted, recording.labels[label], recording, label)
+        return outcome_of(task, scorer, input="none: the most frequent labels of the training set")
 
-    return run_or_load(run, evaluate, requirements=[partial(require_recordable, run, nn.Module())])
+    return run_or_load(run, evaluate)
 
 
-def prior_of(task: Any) -> Tensor | Boxes:
-    """Compute the label prior of a task from its training labels."""
+def prior_of(task: Any) -> Any:
+    """Compute the label prior of a task from its training labels, as a prediction of every label.
+
+    Returns:
+        Classes (H, W) uint8, depth (H, W) float32 in m, or `Boxes`.
+    """
     settings: Finetuning = task.settings
-    labels: Any = ConcatDataset(
-        [recording.labels for recording in task.train_subset]
-    )  # read lazily
+    # read lazily
+    labels: Any = ConcatDataset([recording.labels for recording in task.train_subset])
     if settings.kind == "segmentation":
-        return torch.from_numpy(class_prior(labels, len(settings.classes)))
+        return class_prior(labels, len(settings.classes)).argmax(axis=0).astype(np.uint8)
     if settings.kind == "depth":
-        head = settings.head
-        return torch.from_numpy(depth_prior(labels, head["min_depth"], head["max_depth"]))
+        return depth_prior(labels, settings.head["min_depth"], settings.head["max_depth"])
     if settings.kind == "detection":
         return box_prior(labels)
     raise UserError(
@@ -166,8 +153,7 @@ def probe(spec: CellSpec) -> Record:
     if world_size() > 1:
         raise UserError("--probe", "does not support multiple processes", "start a single one")
     run, task, model = prepare_run("probe", spec, probe=DEFINITION)
-    measure = partial(_measured, run, task, model.backbone)
-    return run_or_load(run, measure, requirements=[partial(require_recordable, run, nn.Module())])
+    return run_or_load(run, partial(_measured, run, task, model.backbone))
 
 
 def _measured(run: Run, task: Any, backbone: Backbone) -> Outcome:
@@ -207,8 +193,9 @@ def patches(run: Run, task: Any, backbone: Backbone, split: str) -> tuple[Tensor
     rng = np.random.default_rng([run.seed, *split.encode()])
     features, labels = [], []
     player = features_player(backbone.to(run.device).eval(), task.histogram_spec, run.device)
-    title = f"features of the {split} recordings"
-    for played in play(player, recordings, lanes=settings.eval_lanes, label=title):
+    for played in play(
+        player, recordings, lanes=settings.eval_lanes, label=f"features of the {split} recordings"
+    ):
         classes = patch_classes(played.label, len(settings.classes))
         rows, columns = np.nonzero(classes != IGNORE)
         drawn = rng.permutation(len(rows))[:per_label]

@@ -8,7 +8,7 @@ import math
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -18,12 +18,11 @@ from typing import Any, NamedTuple, NoReturn
 
 import tespec.core.compat  # noqa: F401  # before mmengine
 
-import numpy as np
 import torch
 from mmengine.visualization import BaseVisBackend
 
 from tespec.comparison import records
-from tespec.comparison.cell import Cell, differences, format_changes, run_name
+from tespec.comparison.cell import Cell, differences, differing, format_changes, run_name
 from tespec.comparison.records import Record
 from tespec.core.config import flattened
 from tespec.core.distributed import barrier, broadcast, is_first
@@ -32,9 +31,11 @@ from tespec.core.files import UNREADABLE, file_lock, read_json, sha256_of, write
 from tespec.core.hashes import fingerprint_of
 from tespec.core.progress import log
 from tespec.core.settings import Finetuning, Pretraining
+from tespec.core.signals import on_signals
 from tespec.pretraining.method import TableRow
-from tespec.runs.setup import Setup
+from tespec.runs.setup import Setup, require_writable
 from tespec.training.checkpoint import (
+    OVERWRITTEN,
     checkpoints,
     remove_checkpoints,
     remove_leftovers,
@@ -47,8 +48,7 @@ PREDICTIONS = "predictions"  # of these weights
 DATA = "data.json"  # `Run.data`, to name what changes later; too large for records
 SHOWN = 3  # names of changed data
 FIRST = "first_step"  # of a part of a training, next to its environment
-# Fields of a record that an evaluation fills in; `weights` defaults to the initial weights,
-# non-finite numbers to None.
+# Fields of a record that an evaluation fills in; `weights` defaults to the initial weights.
 Outcome = Mapping[str, Any]
 
 
@@ -106,7 +106,8 @@ class Trained(NamedTuple):
     """Result of a training; the defaults are those of a run without training."""
 
     curve: Sequence[Mapping[str, float]] = ()  # mean losses over intervals of steps
-    seconds: float = 0.0  # duration of the training, including the time before it was resumed
+    # "train", the duration in s, including the time before it was resumed
+    time: Mapping[str, float] = {}
     # first step and environment; one part, unless it was resumed in another environment
     parts: Sequence[Mapping[str, Any]] = ()
     tracker: BaseVisBackend | None = None  # receives the final metrics
@@ -129,7 +130,7 @@ def run_or_load(
         run: the run.
         evaluate: scores the trained model, and saves its weights in the run's folder.
         train: trains the model, resuming from a checkpoint if one exists; default: no training.
-        requirements: refuse a training that cannot run here, before anything is written.
+        requirements: refuse what cannot be computed here, before anything is written.
 
     Returns:
         The record; all ranks return the same.
@@ -141,23 +142,24 @@ def run_or_load(
         return _reuse(run, before)
     for require in requirements:
         require()
-    with locked(setup.runs, run.name) as lock_owner:
+    require_recordable(run)
+    with locked(setup.runs, run.name) as lock_owner, report_out_of_memory():
         record = _find_complete(run)
         if record is not None and (not setup.overwrite or record != before):
             return _reuse(run, record)
         if lock_owner:
             log(f"{run.name}: {lock_owner} ended without a result; this process continues it")
-        if is_first():  # predictions of other weights
-            shutil.rmtree(run.folder / PREDICTIONS, ignore_errors=True)
-        if setup.overwrite and is_first():
-            start_again(run.folder, records.record_path(setup.results, run.name))
-        if is_first() and not setup.overwrite:
-            _log_reason(run)
-        with report_out_of_memory():
-            trained = train()
+        if is_first():
+            shutil.rmtree(run.folder / PREDICTIONS, ignore_errors=True)  # of other weights
+            if setup.overwrite:
+                start_again(run.folder, records.record_path(setup.results, run.name))
+            else:
+                (run.folder / OVERWRITTEN).unlink(missing_ok=True)
+                _log_reason(run)
+        trained = train()
         evaluation_start = time.monotonic()
         try:
-            with on_signals((signal.SIGTERM, signal.SIGUSR1), _preempted), report_out_of_memory():
+            with on_signals((signal.SIGTERM, signal.SIGUSR1), _preempted):
                 outcome = evaluate()
         except BaseException:
             if trained.curve:
@@ -167,8 +169,7 @@ def run_or_load(
                 )
             raise
         evaluation = time.monotonic() - evaluation_start
-        times = {"open": opened} | ({"train": trained.seconds} if trained.curve else {})
-        times |= {"evaluate": evaluation, "total": opened + trained.seconds + evaluation}
+        times = {"open": opened, **trained.time, "evaluate": evaluation}
         record = records.new_record(
             cell=run.cell,
             seed=run.seed,
@@ -179,10 +180,10 @@ def run_or_load(
             config=run.config,
             command=setup.command,
             environment={**run.environment, **_parts(run, trained.parts)},
-            time=times,
+            time=times | {"total": sum(times.values())},
             # Only the loss is checked during training; other values may be NaN.
             curve=[point for point in trained.curve if all(map(math.isfinite, point.values()))],
-            **_finite({"weights": run.start, **outcome}),
+            **{"weights": run.start, **outcome},
         )
         if is_first():
             write_all({run.folder / DATA: json.dumps(run.data, indent=0)})
@@ -196,6 +197,24 @@ def run_or_load(
             trained.tracker.close()
         barrier()
         return record
+
+
+def require_recordable(run: Run) -> None:
+    """Refuse a run whose files could not be written after its training.
+
+    Raises:
+        UserError: a text of the record is not UTF-8, or a folder cannot be written.
+    """
+    recordings = {name.rpartition(": ")[0] for name in run.data}
+    for value in (run.setup.command, *recordings, *flattened(run.config).values()):
+        text = json.dumps(value, ensure_ascii=False, default=str)
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise UserError(text, "cannot be recorded, as it is not UTF-8", "rename it") from error
+    results = run.setup.results
+    for folder in (results / "runs", results / "pictures", run.folder):
+        require_writable(folder, folder, run.name)
 
 
 @contextmanager
@@ -222,24 +241,6 @@ def locked(runs: Path, run: str) -> Iterator[str]:
         yield broadcast(lock_owners[-1])
 
 
-@contextmanager
-def on_signals(
-    numbers: Iterable[int], handler: Callable[[int, FrameType | None], None]
-) -> Iterator[None]:
-    """Handle signals by `handler` inside the block, and restore the previous handlers.
-
-    Args:
-        numbers: of the signals.
-        handler: called with a signal's number and the stack frame.
-    """
-    before = {number: signal.signal(number, handler) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, previous in before.items():
-            signal.signal(number, previous)
-
-
 def _preempted(number: int, frame: FrameType | None) -> NoReturn:
     raise Preempted(
         f"stopped by {signal.Signals(number).name}; run the same command to evaluate again"
@@ -257,13 +258,6 @@ def _parts(run: Run, parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         if part[FIRST] < end
     ]
     return {"parts": listed} if changed else {}
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _finite(item) for name, item in value.items()}
-    # np.float32 is not a subclass of float.
-    return None if isinstance(value, (float, np.floating)) and not math.isfinite(value) else value
 
 
 def _problem(run: Run, record: Record) -> str:
@@ -296,17 +290,14 @@ def _reuse(run: Run, record: Record) -> Record:
     """Log that a record is used, and how its settings differ; remove what a killed run left."""
     if is_first():
         with suppress(OSError):  # the folder of another user
-            steps = run.settings.optimisation.steps
-            remove_leftovers(run.folder, records.record_path(run.setup.results, run.name), steps)
+            remove_leftovers(
+                run.folder,
+                records.record_path(run.setup.results, run.name),
+                run.settings.optimisation.steps,
+            )
     log(f"{record.name} is already complete; --overwrite recomputes it")
-    recorded = flattened(record.config)
-    present = flattened(run.config)
-    present["deviations"] = recorded.get("deviations")  # prose, which may be reworded
-    changed = {
-        key: (recorded.get(key), value)
-        for key, value in present.items()
-        if recorded.get(key) != value
-    }
+    changed = differing(record.config, run.config)
+    changed.pop("deviations", None)  # prose, which may be reworded
     if changed:
         log(f"{record.name} was made with different settings: {format_changes(changed)}")
     return record
@@ -318,11 +309,10 @@ def _log_reason(run: Run) -> None:
         log(f"{record.name}: {_problem(run, record)}; recomputing")
         return
     for version in range(1, run.cell.results_version):
-        cell = replace(run.cell, results_version=version)
-        name = run_name(cell, run.seed, run.data_fingerprint, run.start_sha256)
-        if checkpoints(run.setup.runs / name):
+        older = replace(run, cell=replace(run.cell, results_version=version))
+        if checkpoints(older.folder):
             what = f"an unfinished run of results version {version}"
-            log(f"{run.name}: does not continue {run.setup.runs / name}, {what}")
+            log(f"{run.name}: does not continue {older.folder}, {what}")
     for nearest in records.similar_records(run.setup.results, run.cell, run.seed)[:1]:
         changed = differences(nearest.cell, run.cell)
         for key in ("pretraining", "data_fingerprint", "start_sha256"):

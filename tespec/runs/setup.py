@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryFile
+from tempfile import NamedTemporaryFile
 from typing import Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
@@ -13,6 +13,7 @@ from cyclopts.validators import Number
 
 from tespec.comparison.records import PER_MICRO_BATCH, require_results_folder
 from tespec.core.errors import UserError
+from tespec.core.files import existing_parent
 from tespec.core.paths import RESULTS, RUNS
 
 PER_CORE = 8  # workers or threads; with more, they take most of the time and memory
@@ -132,16 +133,21 @@ class Setup:
         if self.results.is_dir():
             require_results_folder(self.results)
         for option, folder in (("--results", self.results), ("--runs", self.runs)):
-            if folder.is_dir():
-                continue  # a complete result in it may be read; `require_recordable` checks others
-            try:
-                parents = (folder.absolute(), *folder.absolute().parents)
-                existing = next(parent for parent in parents if parent.exists())
-                with TemporaryFile(dir=existing):  # creates no folder: the run may be refused
-                    pass
-            except OSError as error:
-                raise UserError(
-                    f"{option} {folder}",
-                    f"cannot be written to ({error.strerror})",
-                    "choose another folder",
-                ) from error
+            if not folder.is_dir():  # a complete result in it may be read
+                require_writable(folder, f"{option} {folder}")
+
+
+def require_writable(folder: Path, where: object, name: str = "") -> None:
+    """Refuse a folder in which no file could be written; it need not exist, and is not created.
+
+    Args:
+        folder: folder of files, or of folders with files.
+        where: what the error names.
+        name: start of the files' names.
+    """
+    try:
+        with NamedTemporaryFile(dir=existing_parent(folder), prefix=f".{name}"):
+            pass
+    except OSError as error:
+        what = f"cannot be written to ({error.strerror})"
+        raise UserError(where, what, "choose another folder or a shorter name") from error

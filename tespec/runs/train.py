@@ -1,50 +1,44 @@
 """Train the model of a run, with loss curves, checkpoints and resuming."""
 
-import json
 import logging
 import signal
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
-from shutil import disk_usage
 from statistics import median
-from tempfile import NamedTemporaryFile
 from types import FrameType
 from typing import Any
 
 import tespec.core.compat  # noqa: F401  # before mmengine
 
 import torch
-from mmengine import visualization
 from mmengine.config import Config
+from mmengine.registry import VISBACKENDS
+from mmengine.visualization import BaseVisBackend
 from torch import Tensor, nn
 
-from tespec.core.config import Settings, flattened
+from tespec.comparison.records import Record
 from tespec.core.distributed import all_gather, barrier, broadcast, is_first, world_size
 from tespec.core.errors import Preempted, UserError
 from tespec.core.progress import log
-from tespec.core.settings import Pretraining, Size
-from tespec.models import build_backbone
+from tespec.core.settings import Size
+from tespec.core.signals import on_signals
 from tespec.models.backbone import execute
 from tespec.models.layers import MatrixPool, replace_modules
-from tespec.pretraining.method import pretrain_method
-from tespec.runs.run import FIRST, Run, Trained, on_signals
-from tespec.runs.setup import Setup
+from tespec.runs.cost import require_memory
+from tespec.runs.run import FIRST, Outcome, Run, Trained, run_or_load
 from tespec.training.checkpoint import (
-    KEEP,
-    OVERWRITTEN,
-    checkpoints,
     newest_complete,
     read_checkpoint,
     remove_unfinished,
+    require_space,
     save_checkpoint,
 )
-from tespec.training.loading import MicroBatches
+from tespec.training.loading import MicroBatches, split_batches
 from tespec.training.trainer import Trainer
-from tespec.weights.files import serialised
 
-SIZE = (256, 320)  # px; input size of networks that only check options or weights
 SECONDS_BETWEEN_CHECKPOINTS = 300.0
 POINTS_ON_CURVE = 200
 TIMED_STEPS = 5  # of inference
@@ -101,85 +95,26 @@ def inference_ms(network: Any, size: Size, device: torch.device) -> float:
     return 1000 * median(seconds[1:])
 
 
-def require_trainable(
-    settings: Settings, setup: Setup, setting: str = "batch_size", processes: int = 0
-) -> None:
-    """Refuse options that do not fit the batch size or the backbone, before data is read.
+def train_or_load(run: Run, model: nn.Module, data: Any, evaluate: Callable[[], Outcome]) -> Record:
+    """Train and evaluate a model, or load the record if the run is complete.
 
     Args:
-        settings: of the training.
-        setup: where and how to run.
-        setting: name of the batch size, for the message.
-        processes: number of processes; 0: those that are running.
+        run: the run.
+        model: randomly initialised or pre-trained; trained in place.
+        data: task or pre-training data, with training batches of histograms of its size.
+        evaluate: as in `run_or_load`.
 
-    Raises:
-        UserError: names a batch size that fits.
+    Returns:
+        The record.
     """
-    processes = processes or world_size()
-    parts = processes * setup.accumulate
-    batch_size = settings.batch_size
-    if batch_size % parts:
-        larger = -(-batch_size // parts) * parts
-        raise UserError(
-            setting,
-            f"{batch_size} does not divide evenly among {processes} processes with "
-            f"{setup.accumulate} gradient accumulation steps each",
-            f"use --set {setting}={larger}, or another --accumulate",
-        )
-    min_size = pretrain_method(settings).min_batch_size if isinstance(settings, Pretraining) else 1
-    size = batch_size // setup.accumulate
-    if size < min_size:
-        raise UserError(
-            setting,
-            f"{size} per micro-batch is too small: samples are compared or normalised over it",
-            f"set it to {min_size * setup.accumulate} or more, or lower --accumulate",
-        )
-    if setup.recompute:
-        with torch.device("meta"):
-            backbone = build_backbone(settings.backbone, settings.recurrent, settings.bins, SIZE)
-            execute(backbone, recompute=True)
-
-
-def require_recordable(run: Run, model: nn.Module) -> None:
-    """Refuse a run whose checkpoints, weights or record could not be written after its training.
-
-    Args:
-        run: gives the folders, and texts of the record.
-        model: whose weights will be saved.
-
-    Raises:
-        UserError: a text is not UTF-8, weights are of a type that files do not have, a folder
-            cannot be written, or its disk is too full.
-    """
-    recordings = {name.rpartition(": ")[0] for name in run.data}
-    for value in (run.setup.command, *recordings, *flattened(run.config).values()):
-        text = json.dumps(value, ensure_ascii=False, default=str)
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise UserError(text, "cannot be recorded, as it is not UTF-8", "rename it") from error
-    try:
-        weights = len(serialised(model.state_dict(), {}))
-    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
-        what = f"its state dict cannot be saved as safetensors ({error})"
-        raise UserError(type(model).__name__, what, "use plain dense tensors") from error
-    results = run.setup.results
-    for folder in (results / "runs", results / "pictures", run.folder):
-        existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-        try:
-            with NamedTemporaryFile(dir=existing, prefix=f".{run.name}"):
-                pass
-        except OSError as error:
-            what = f"files of {run.name} cannot be written ({error.strerror})"
-            raise UserError(existing, what, "choose another folder or a shorter name") from error
-    moments = sum(2 * weight.nbytes for weight in model.parameters() if weight.requires_grad)
-    # An old checkpoint is removed when the new one is complete.
-    needed = (1 + KEEP) * (weights + moments)
-    available = disk_usage(existing).free
-    available += sum(path.stat().st_size for path in checkpoints(run.folder))
-    if needed > available:
-        what = f"needs {needed / 1e9:.2f} GB for checkpoints, and {available / 1e9:.2f} GB are free"
-        raise UserError(run.folder, what, "free disk space, or choose another --runs")
+    batches = split_batches(data.steps, run.seed, run.setup.accumulate)
+    step_seconds = cache(partial(require_memory, run.settings, data.size, run.setup, run.device))
+    return run_or_load(
+        run,
+        evaluate,
+        lambda: train(run, model, batches, step_seconds()),
+        [step_seconds, partial(require_space, run.folder, model)],
+    )
 
 
 def train(
@@ -203,8 +138,6 @@ def train(
     if is_first():
         run.folder.mkdir(parents=True, exist_ok=True)
         remove_unfinished(run.folder)
-        if not setup.overwrite:
-            (run.folder / OVERWRITTEN).unlink(missing_ok=True)
     # Only events have recordings that are too short, or state to carry.
     steps: Any = batches.parts[0]
     segments = getattr(steps, "segments", 0)
@@ -242,7 +175,7 @@ def train(
         if tracker is not None:
             tracker.close()
         raise
-    return Trained(curve.curve, hook.seconds, hook.parts, tracker)
+    return Trained(curve.curve, {"train": hook.seconds}, hook.parts, tracker)
 
 
 def _resume(trainer: Trainer, curve: "CurveHook", hook: "CheckpointHook", run: Run) -> None:
@@ -269,7 +202,7 @@ def _resume(trainer: Trainer, curve: "CurveHook", hook: "CheckpointHook", run: R
     log(f"resuming at step {trainer.step}{hint}")
 
 
-def _open_tracker(name: str, run: Run) -> visualization.BaseVisBackend:
+def _open_tracker(name: str, run: Run) -> BaseVisBackend:
     """Start mmengine's backend of a tracker, which logs the loss curve, and the final scores."""
     options: dict[str, Any] = {
         "wandb": {"init_kwargs": {"project": "tespec", "name": run.name}},
@@ -279,10 +212,13 @@ def _open_tracker(name: str, run: Run) -> visualization.BaseVisBackend:
     logging.getLogger("mmengine").setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        kind: type[visualization.BaseVisBackend] = getattr(
-            visualization, f"{TRACKERS[name]}VisBackend"
+        tracker: BaseVisBackend = VISBACKENDS.build(
+            {
+                "type": f"{TRACKERS[name]}VisBackend",
+                "save_dir": str(run.folder / "tracking"),
+                **options.get(name, {}),
+            }
         )
-        tracker = kind(str(run.folder / "tracking"), **options.get(name, {}))
     tracker.add_config(Config(dict(run.config)))
     return tracker
 
@@ -295,12 +231,11 @@ class CurveHook:
         tracker: mmengine's backend; None: no tracker.
     """
 
-    def __init__(self, interval: int, tracker: visualization.BaseVisBackend | None = None) -> None:
+    def __init__(self, interval: int, tracker: BaseVisBackend | None = None) -> None:
         self.curve: list[dict[str, float]] = []  # {"step", name: mean} for each interval
         self._interval = interval
         self._tracker = tracker
         self._sums: dict[str, Tensor] = {}
-        self._count = 0
 
     def after_train_iter(
         self, trainer: Trainer, step: int, batch: Any = None, outputs: Any = None
@@ -314,26 +249,24 @@ class CurveHook:
             outputs: losses by name, scalar tensors.
         """
         self._sums |= {name: self._sums.get(name, 0) + value for name, value in outputs.items()}
-        self._count += 1
         if trainer.step % self._interval and trainer.step != trainer.settings.steps:
             return
-        means = {name: (total / self._count).item() for name, total in self._sums.items()}
+        count = trainer.step - (self.curve[-1]["step"] if self.curve else 0)
+        means = {name: (total / count).item() for name, total in self._sums.items()}
         self.curve.append({"step": trainer.step, **means})
         self._sums = {}
-        self._count = 0
         if self._tracker is not None:
             scalars = {f"train/{name}": mean for name, mean in means.items()}
             self._tracker.add_scalars(scalars, step=trainer.step)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the curve so far and the sums of the current interval."""
-        return {"curve": self.curve, "sums": self._sums, "count": self._count}
+        return {"curve": self.curve, "sums": self._sums}
 
     def load_state_dict(self, content: dict[str, Any]) -> None:
         """Restore the state returned by `state_dict`."""
         self.curve = content["curve"]
         self._sums = content["sums"]
-        self._count = content["count"]
 
 
 class CheckpointHook:

@@ -1,5 +1,6 @@
-"""Validation of a pre-trained network: mean losses, and the spread of its features."""
+"""Validation of a pre-trained network: mean losses, spread of features, and TESPEC's figure."""
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -8,11 +9,15 @@ from torch import Tensor
 from tespec.core.progress import progress
 from tespec.metrics.features import SAMPLED_POSITIONS, FeatureReservoir, feature_std_and_rank
 from tespec.models import Backbone
+from tespec.models.backbone import reset
 from tespec.pretraining.data import PretrainData
 from tespec.pretraining.method import PretrainMethod
+from tespec.pretraining.tespec import Tespec
 
 SEED = 0  # of random draws in validation, the same for every run
 FRAMES = 64  # validation frames from which the features of each stage are measured
+BUSY = 0.8  # quantile of events per segment
+QUIET = 0.1  # fraction of the segments with the fewest events
 
 
 @torch.no_grad()
@@ -73,3 +78,77 @@ def stage_statistics(
         f"stage {number}": feature_std_and_rank(stage.features)._asdict()
         for number, stage in enumerate(stages, 1)
     }
+
+
+@torch.no_grad()
+def draw_reconstructions(
+    model: Tespec, data: PretrainData, device: torch.device, path: Path
+) -> None:
+    """Save a figure of events, masked input, target and reconstruction at two moments.
+
+    The state is carried from the start of each recording.
+
+    Args:
+        model: pre-trained network.
+        data: opened data with a validation split.
+        device: device of the network.
+        path: PNG file to write.
+    """
+    # importing matplotlib takes half a second
+    from tespec.pictures import ReconstructedSegment, draw_segments
+
+    model.eval()
+    moments = find_moments(model, data, device)
+    rows: dict[str, ReconstructedSegment] = {}
+    state: Any = None
+    high_pass_state: Tensor | None = None
+    for number, batch in enumerate(data.val_batches(device)):
+        torch.manual_seed(SEED + number)  # the same mask as in the validation
+        histograms = batch["histograms"]  # (1, T, 2 * bins, H, W)
+        step, state = model.reconstruct(batch, state, model.draw_mask(histograms))
+        high_pass_state = reset(high_pass_state, batch["is_first"])
+        high_pass, high_pass_state = model.target(histograms, high_pass_state, "high_pass")
+        reconstruction = step.prediction * step.deviation + step.mean
+        for title, index in moments.items():
+            if index // histograms.shape[1] != number:
+                continue
+            position = (0, index % histograms.shape[1])
+            rows[title] = ReconstructedSegment(
+                title=f"{title}, {histograms[position].sum():,} events",
+                histogram=histograms[position].cpu().numpy(),
+                high_pass=grey_image(high_pass[position]).cpu().numpy(),
+                target=grey_image(step.video[position]).cpu().numpy(),
+                mask=step.masked[0, 0, 0].cpu().numpy(),
+                reconstruction=grey_image(reconstruction[position]).cpu().numpy(),
+            )
+    draw_segments([rows[title] for title in moments], path, model.cfg.target.kind)
+
+
+def find_moments(model: Tespec, data: PretrainData, device: torch.device) -> dict[str, int]:
+    """Find a "busy" and a "quiet" moment of the validation recordings.
+
+    Returns:
+        Their segments, counted over all batches. The busy one is at the 80th percentile of events.
+        The quiet one has the highest contrast of the target among the tenth of the segments with
+        the fewest events, where the network must rely on its memory.
+    """
+    counts: list[Tensor] = []
+    contrasts: list[Tensor] = []
+    state: Tensor | None = None
+    for batch in data.val_batches(device):
+        video, state = model.target(batch["histograms"], reset(state, batch["is_first"]))
+        counts.append(batch["histograms"][0].sum((1, 2, 3)))  # (T,)
+        contrasts.append(torch.stack([grey_image(planes).std() for planes in video[0]]))
+    order = torch.cat(counts).argsort(stable=True)
+    quiet = order[: max(1, int(QUIET * len(order)))]
+    highest = torch.cat(contrasts)[quiet].argmax()
+    return {"busy": int(order[int(BUSY * (len(order) - 1))]), "quiet": int(quiet[highest])}
+
+
+def grey_image(planes: Tensor) -> Tensor:
+    """Convert planes (planes, H, W) to a grey image (H, W).
+
+    That is the only plane, or positive minus negative counts.
+    """
+    bins = len(planes) // 2
+    return planes[bins:].sum(0) - planes[:bins].sum(0)

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from tespec.core.errors import UserError
-from tespec.core.files import atomic_write, regular_file, sha256_of
+from tespec.core.files import atomic_write, existing_parent, regular_file, sha256_of
+from tespec.weights.files import serialised
 
 KEEP = 2
 CHECKPOINT = "step-{:09d}.pt"
@@ -44,6 +46,31 @@ def save_checkpoint(folder: Path, step: int, content: dict[str, Any]) -> Path:
     for other in until_now[:-KEEP]:
         other.unlink()
     return path
+
+
+def require_space(folder: Path, model: nn.Module) -> None:
+    """Refuse a model whose weights or checkpoints could not be saved.
+
+    Args:
+        folder: of the run, which need not exist.
+        model: on any device.
+
+    Raises:
+        UserError: weights are of a type that files do not have, or the disk is too full.
+    """
+    try:
+        weights = len(serialised(model.state_dict(), {}))
+    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        what = f"its state dict cannot be saved as safetensors ({error})"
+        raise UserError(type(model).__name__, what, "use plain dense tensors") from error
+    moments = sum(2 * weight.nbytes for weight in model.parameters() if weight.requires_grad)
+    # An old checkpoint is removed when the new one is complete.
+    needed = (1 + KEEP) * (weights + moments)
+    available = shutil.disk_usage(existing_parent(folder)).free
+    available += sum(path.stat().st_size for path in checkpoints(folder))
+    if needed > available:
+        what = f"needs {needed / 1e9:.2f} GB for checkpoints, and {available / 1e9:.2f} GB are free"
+        raise UserError(folder, what, "free disk space, or choose another --runs")
 
 
 def checkpoints(folder: Path) -> list[Path]:

@@ -11,7 +11,7 @@ import pytest
 
 from tespec.cli.main import main
 from tespec.core.paths import REPOSITORY
-from tespec.runs import finetune
+from tespec.runs import train
 from tespec.runs.cost import require_memory
 from tespec.training.trainer import Trainer
 
@@ -28,7 +28,7 @@ def test_design_lists_the_functions_before_the_first_step(tiny_world, tmp_path, 
         raise FirstStep
 
     monkeypatch.setattr(Trainer, "train_step", first_step)
-    monkeypatch.setattr(finetune, "require_memory", require_memory)  # which other tests skip
+    monkeypatch.setattr(train, "require_memory", require_memory)  # which other tests skip
     entered = set()
     folder = f"{RUNS}{os.sep}"
 

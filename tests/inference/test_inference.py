@@ -13,7 +13,6 @@ from PIL import Image
 
 import tespec
 from tespec import inference
-from tespec.core.boxes import make_boxes
 from tespec.core.config import as_facts, pretraining_settings
 from tespec.core.errors import UserError
 from tespec.core.settings import Binning, HistogramSpec
@@ -311,20 +310,6 @@ def test_mistakes_are_named_and_nothing_is_written(tiny_world, tmp_path):
         with pytest.raises(UserError, match=message):
             predict(path, recording, tmp_path / "out", CPU, root=tiny_world / "ddd17", **options)
     assert not (tmp_path / "out").exists()
-
-
-def test_boxes_of_low_scores_are_not_drawn(tiny_world, tmp_path):
-    path, _, _ = written(tiny_world, tmp_path, "gen1")
-    boxes = make_boxes(
-        np.array([[1, 1, 5, 5], [2, 2, 8, 8]]), np.array([0, 1]), np.array([0.9, 0.2])
-    )
-    shown = Prediction(2.0, 50.0, np.ones((20, 32, 32), np.uint8), boxes, None)
-    seen = []
-    network = load_trained(path)._replace(
-        task=SimpleNamespace(draw=lambda axis, label: seen.append(label))
-    )
-    draw([shown], network, False)
-    assert [label.label.tolist() for label in seen] == [[0]]
 
 
 def test_colours_of_depth_span_the_range_of_the_head_in_every_panel():

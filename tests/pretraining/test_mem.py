@@ -27,8 +27,8 @@ from tespec.pretraining.views import (
     random_time_flips,
 )
 from tespec.runs.data import Data
+from tespec.runs.identity import required_settings
 from tespec.runs.pretrain import pretrain
-from tespec.runs.required import required_settings
 from tespec.runs.validation import validate
 from tespec.weights.files import read_weights
 

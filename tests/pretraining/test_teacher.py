@@ -18,8 +18,8 @@ from tespec.core.errors import UserError
 from tespec.pretraining.method import new_network, open_pretraining
 from tespec.pretraining.teacher import clip_preprocess
 from tespec.runs.data import Data
+from tespec.runs.identity import required_network, required_settings
 from tespec.runs.pretrain import pretrain
-from tespec.runs.required import required_network, required_settings
 
 MAPS = {
     "vit_tiny_patch16_224": 192,

@@ -43,16 +43,20 @@ class Small(nn.Module):
         return {"loss": self.linear(batch["x"]).sigmoid().sum()}, None
 
 
-def cost_of_small(gpus=1, **how):
+def small_estimate():
+    optimisation = SimpleNamespace(precision="fp32", steps=10)
     settings = SimpleNamespace(
-        name="small", batch_size=6, optimisation=SimpleNamespace(precision="fp32")
+        name="small", batch_size=6, segments=1, kind="depth", optimisation=optimisation
     )
     with META:
         model = Small()
-    estimate = TrainingEstimate(
+    return TrainingEstimate(
         settings, model, SIZE, lambda lanes: {"x": torch.zeros(lanes, 8, device=META)}
     )
-    return estimate.cost(replace(PLAIN, **how), gpus)
+
+
+def cost_of_small(gpus=1, **how):
+    return small_estimate().cost(replace(PLAIN, **how), gpus)
 
 
 def test_numbers_by_hand():
@@ -73,15 +77,7 @@ def test_numbers_by_hand():
 
 
 def test_hours_are_those_of_all_steps_and_of_the_evaluation_at_the_measured_share():
-    optimisation = SimpleNamespace(precision="fp32", steps=10)
-    settings = SimpleNamespace(
-        name="small", batch_size=6, segments=1, kind="depth", optimisation=optimisation
-    )
-    with META:
-        model = Small()
-    estimate = TrainingEstimate(
-        settings, model, SIZE, lambda lanes: {"x": torch.zeros(lanes, 8, device=META)}
-    )
+    estimate = small_estimate()
     for gpus in (1, 2):
         cost = estimate.cost(PLAIN, gpus)
         assert (cost.forward, cost.flops) == (384 // gpus, 768 // gpus)

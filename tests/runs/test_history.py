@@ -1,154 +1,32 @@
-"""The history evaluation finds memory where there is some, and its curve ends at the evaluation."""
+"""The history evaluation plays clips from a zero state, and its curve ends at the evaluation."""
 
 import json
 import re
 import shutil
-from dataclasses import dataclass, replace
-from functools import partial
-from types import SimpleNamespace
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from short_runs import cell_spec, setup_in, short_pretrainings
-from torch import nn
-from torch.nn.functional import cross_entropy
 
 from tespec.cli.main import main
 from tespec.core.config import pretraining_settings
 from tespec.core.errors import UserError
-from tespec.core.settings import Binning
-from tespec.datasets.recording import LabelledRecording
 from tespec.events import event_histogram
-from tespec.events.histogram import Region
 from tespec.inference import load_trained
-from tespec.metrics import FrameScorer, Score, Scores
-from tespec.models import build_backbone
+from tespec.metrics import Score
 from tespec.runs import history
-from tespec.runs.data import Data, settings_of
+from tespec.runs.data import Data
 from tespec.runs.finetune import finetune
-from tespec.runs.history import halve_windows, join_windows, measure_history, summarise, task_curve
+from tespec.runs.history import halve_windows, join_windows, measure_history, summarise
 from tespec.runs.pretrain import pretrain
 from tespec.tasks import build_task
-from tespec.tasks.base import Network, Task, select_labelled
 from tespec.tasks.segmentation import SegmentationTask
 from tespec.weights.files import read_recipe, read_tensors, write_weights
 
 CPU = torch.device("cpu")
-DELAY = 8  # windows between a cue and its label
-PERIOD = 16  # windows between two labels
-
-
-@dataclass(frozen=True, eq=False)
-class CuedRecording(LabelledRecording):
-    """Noise, and `DELAY` windows before each label, events of one polarity, which is the label."""
-
-    def fill(self, out, first, binning, flip_zoom=None):
-        """Write histograms that depend on the window alone."""
-        for row, window in zip(out, range(first, first + len(out)), strict=True):
-            row[:] = np.random.default_rng([window, *self.name.encode()]).random(row.shape) < 0.05
-            if (window + 1 + DELAY) % PERIOD == 0 and window // PERIOD < len(self.labels):
-                cue = self.labels[window // PERIOD]
-                row[cue * binning.bins : (cue + 1) * binning.bins] = 5
-
-
-def cued_recording(seed, labels):
-    """A recording with a label at every `PERIOD`-th window of 10 ms."""
-    windows = 10_000 * np.stack([np.arange(PERIOD * labels), np.arange(PERIOD * labels) + 1], 1)
-    return CuedRecording(
-        name=f"cues{seed}",
-        source=SimpleNamespace(path="cues"),
-        region=Region(32, 32),
-        windows=windows,
-        labels=np.random.default_rng(seed).permutation(np.arange(labels) % 2),
-        label_indices=np.arange(1, labels + 1) * PERIOD - 1,
-    )
-
-
-class Cues(Network):
-    """A linear classifier of the cue."""
-
-    def __init__(self, backbone):
-        super().__init__(backbone)
-        self.head = nn.Linear(backbone.channels[-1], 2)
-
-    def outputs(self, features, size):
-        return self.head(features[-1].mean(dim=(2, 3)))
-
-    def losses(self, features, batch):
-        outputs = self.outputs(select_labelled(features, batch["label_position"]), None)
-        return {"loss": cross_entropy(outputs, batch["labels"])}
-
-
-class Accuracy(FrameScorer):
-    """Percentage of correct cues."""
-
-    def update(self, predicted, truth, recording, groups=()):
-        self._frames.append(SimpleNamespace(right=predicted.argmax() == truth, groups=groups))
-
-    def overall(self):
-        return Scores({"accuracy": 100 * np.mean([frame.right for frame in self._frames])}, {})
-
-
-class CueTask(Task):
-    """Name the cue that was shown `DELAY` windows before the label."""
-
-    scores = {"accuracy": Score("accuracy ↑", "higher", "%")}  # noqa: RUF012
-    network = Cues
-
-    def __init__(self, settings, recordings):
-        self.settings = settings
-        self.train = self.scored = recordings
-
-    def scorer(self):
-        return Accuracy()
-
-
-def gain_of(task, model, monkeypatch):
-    """Gain from 1 to 16 windows of history."""
-    monkeypatch.setattr(history, "LENGTHS", (1, 8, 16))
-    curve = task_curve(task, model, CPU).set_index(["windows", "rate"])["accuracy"]
-    assert abs(curve["8", 1.0] - curve["1", 1.0]) < 25  # the cue is one window too early
-    return curve["16", 1.0] - curve["1", 1.0]
-
-
-@pytest.mark.slow
-def test_a_label_shown_eight_windows_ago_is_remembered_unless_the_state_is_cut(
-    tiny_world, monkeypatch
-):
-    settings = settings_of(Data(tiny_world / "ddd17", "sample"), "ddd17", "recurrent", "smoke")
-    task = CueTask(replace(settings, bins=2), [cued_recording(0, 24)])
-    torch.manual_seed(0)
-    model = Cues(build_backbone("resnet_micro", True, 2, (32, 32)))
-    with torch.no_grad():
-        for lstm in model.backbone.lstms:
-            lstm.gates.bias[: lstm.channels] += 3  # of the forget gate: it remembers from the start
-    optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
-    learned = cued_recording(1, 240)
-    histograms = learned.histograms(0, 240 * PERIOD, Binning(2, "edges"))
-    clips = torch.from_numpy(histograms).unflatten(0, (240, PERIOD))  # (240, 16, 4, 32, 32)
-    for first in range(0, 240, 8):
-        batch = {
-            "histograms": clips[first : first + 8],
-            "is_first": torch.ones(8, dtype=torch.bool),
-            "label_position": torch.tensor([[lane, PERIOD - 1] for lane in range(8)]),
-            "labels": torch.from_numpy(learned.labels[first : first + 8]),
-        }
-        losses, _ = model.loss(batch, None)
-        optimizer.zero_grad()
-        losses["loss"].backward()
-        optimizer.step()
-    assert gain_of(task, model, monkeypatch) >= 30
-    monkeypatch.setattr(model.backbone, "encode", partial(without, model.backbone.encode))
-    assert abs(gain_of(task, model, monkeypatch)) < 1
-
-
-def without(encode, tokens, state=None):
-    """Features of windows that are encoded one by one, each from a zero state."""
-    lanes, segments = tokens.shape[:2]
-    features, _ = encode(tokens.flatten(0, 1).unsqueeze(1))
-    return [maps.view(lanes, segments, *maps.shape[2:]) for maps in features], None
 
 
 @pytest.fixture(scope="module")
@@ -177,7 +55,7 @@ def weights_of(trained, name):
 def measured(trained, name, data, monkeypatch, lengths=(1, 2)):
     """Record of the history of a network, with short histories."""
     monkeypatch.setattr(history, "LENGTHS", lengths)
-    return measure_history(weights_of(trained, name), data, setup_in(trained[0]))
+    return measure_history(weights_of(trained, name), Data(data, "sample"), setup_in(trained[0]))
 
 
 @pytest.mark.parametrize("sampling", ["stream", pytest.param("random", marks=pytest.mark.slow)])
@@ -340,34 +218,47 @@ def test_a_positive_control_is_measured_like_the_network_of_a_method(
         lambda recipe: recipe["run"]["cell"].update(kind="control", method="control"),
     )
     monkeypatch.setattr(history, "LENGTHS", (1,))
-    record = measure_history(path, tiny_world / "ddd17", setup_in(tmp_path))
+    data = Data(tiny_world / "ddd17", "sample")
+    record = measure_history(path, data, setup_in(tmp_path))
     assert (record.cell.kind, record.cell.method) == ("history", "control")
 
 
 def test_a_task_without_scores_is_refused(trained, tiny_world, tmp_path, monkeypatch):
     monkeypatch.delattr(SegmentationTask, "scores")
+    data = Data(tiny_world / "ddd17", "sample")
     with pytest.raises(UserError, match="scores: is missing, so no score is the main one"):
-        measure_history(weights_of(trained, "stream"), tiny_world / "ddd17", setup_in(tmp_path))
+        measure_history(weights_of(trained, "stream"), data, setup_in(tmp_path))
 
 
 def test_a_backbone_alone_and_data_without_labels_are_refused(trained, tiny_world, tmp_path):
     setup = setup_in(tmp_path)
     backbone = weights_of(trained, "pretraining").with_name("backbone.safetensors")
     with pytest.raises(UserError, match=r"is missing; give the pretraining.safetensors"):
-        measure_history(backbone, tiny_world / "1mpx", setup)
+        measure_history(backbone, Data(tiny_world / "1mpx", "sample"), setup)
     root = shutil.copytree(tiny_world / "ddd17", tmp_path / "ddd17")
     for masks in root.glob("dir*/segmentation_masks*"):
         shutil.rmtree(masks) if masks.is_dir() else masks.unlink()
     with pytest.raises(UserError, match="segmentation_masks"):
-        measure_history(weights_of(trained, "stream"), root, setup)
+        measure_history(weights_of(trained, "stream"), Data(root, "sample"), setup)
 
 
-def test_the_command_prints_what_memory_adds(trained, tiny_world, monkeypatch, capsys):
+def test_the_command_prints_what_memory_adds_and_names_the_data_that_it_finds(
+    trained, tiny_world, monkeypatch, capsys
+):
     record = measured(trained, "stream", tiny_world / "ddd17", monkeypatch)
+    commands = []
+
+    def measure(path, data, setup):
+        commands.append(setup.command)
+        return measure_history(path, data, setup)
+
+    monkeypatch.setattr(history, "measure_history", measure)
+    monkeypatch.setenv("TESPEC_DATA", str(tiny_world))
     folder = trained[0]
-    words = ["run", "--model", weights_of(trained, "stream"), "--history"]
-    words += ["--data", tiny_world / "ddd17", "--results", folder / "results"]
-    assert main([str(word) for word in [*words, "--runs", folder / "runs", "--device", "cpu"]]) == 0
+    words = ["run", "--model", weights_of(trained, "stream"), "--history", "--device", "cpu"]
+    words += ["--results", folder / "results", "--runs", folder / "runs"]
+    assert main([str(word) for word in words]) == 0
+    assert f" --data {tiny_world / 'ddd17'}" in commands[0]
     first, second = capsys.readouterr().out.splitlines()
     assert first == record.protocol["memory"]
     assert re.fullmatch(r"memory improves mIoU by \S+ \(all frames\), .*", first)

@@ -26,7 +26,7 @@ from tespec.runs import finetune as finetuning
 from tespec.runs import identity, pretrain
 from tespec.runs.data import Data
 from tespec.runs.finetune import CellSpec, prepare_run
-from tespec.runs.references import label_prior, probe
+from tespec.runs.references import label_prior
 from tespec.tasks.base import random_backbone
 from tespec.weights.files import read_recipe, write_weights
 
@@ -93,7 +93,7 @@ def test_settings_and_parts_of_a_pretraining_are_in_its_name(tiny_world, tmp_pat
             "tespec", settings, Data(tiny_world / "1mpx", "sample"), 0, setup_in(tmp_path)
         ).record
 
-    monkeypatch.setattr(pretrain, "run_or_load", lambda run, *how: run.name)
+    monkeypatch.setattr(pretrain, "train_or_load", lambda run, *how: run.name)
     file = tmp_path / "mine.py"
     file.write_text(DECODER)
     usual = pretraining_settings("tespec", "smoke")
@@ -170,11 +170,9 @@ def test_changed_data_is_computed_again_and_the_file_is_named(tiny_world, tmp_pa
     assert " differs in data_fingerprint (" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("measure", [label_prior, probe])
-def test_references_are_recordable_before_they_are_computed(tiny_world, tmp_path, measure):
-    method = "prior" if measure is label_prior else "scratch"
+def test_a_reference_is_recordable_before_it_is_computed(prior, tmp_path):
     with pytest.raises(UserError, match="cannot be recorded, as it is not UTF-8"):
-        measure(cell(tiny_world, tmp_path, method, command="run --data \udcff"))
+        prior(command="run --data \udcff")
     assert not list(tmp_path.glob("*/*"))
 
 
@@ -199,40 +197,29 @@ from tespec.pretraining.method import Method, TableRow
 from tespec.registry import METHODS
 
 
-@METHODS.register_module(name="plugged")
+@METHODS.register_module(name="{name}")
 class Plugged(Method):
     row = TableRow(title="Plugged")
 """
 
 
-def test_a_module_that_a_plug_in_imports_is_part_of_the_run(tiny_world, tmp_path, monkeypatch):
+def test_files_of_equal_names_and_the_modules_that_they_import_are_parts_of_a_run(
+    tiny_world, tmp_path, monkeypatch
+):
     monkeypatch.setattr(sys, "path", list(sys.path))
     helper = tmp_path / "my_distances.py"
     helper.write_text(HELPER)
-    plugin = tmp_path / "plugin.py"
-    plugin.write_text(PLUGGED.format(folder=str(tmp_path)))
+    files = {name: tmp_path / name / "method.py" for name in ("plugged", "other")}
+    for name, file in files.items():
+        file.parent.mkdir()
+        file.write_text(PLUGGED.format(folder=str(tmp_path), name=name))
     with forgotten_afterwards():
-        register_methods([plugin])
-        files = source_files(METHODS.module_dict["plugged"].__module__)
-        assert files == {plugin, helper}
+        register_methods([*files.values()])
+        for name, file in files.items():
+            assert source_files(METHODS.module_dict[name].__module__) == {file, helper}
         first = name_of(tiny_world, tmp_path, method="plugged")
         helper.write_text(f"{HELPER}# edited\n")
         assert name_of(tiny_world, tmp_path, method="plugged") != first
-    sys.modules.pop("my_distances")
-
-
-def test_files_of_equal_names_are_told_apart(tmp_path):
-    files = [tmp_path / name / "method.py" for name in "ab"]
-    for file in files:
-        file.parent.mkdir()
-        name = file.parent.name
-        file.write_text(PLUGGED.replace('"plugged"', f'"{name}"').format(folder=str(tmp_path)))
-    (tmp_path / "my_distances.py").write_text(HELPER)
-    with forgotten_afterwards(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "path", list(sys.path))
-        register_methods(files)
-        for name, file in zip("ab", files, strict=True):
-            assert file in source_files(METHODS.module_dict[name].__module__)
     sys.modules.pop("my_distances")
 
 

@@ -23,6 +23,7 @@ from tespec.runs import cost
 from tespec.runs.cost import LEAST_MEMORY, estimate_training, require_memory
 from tespec.runs.finetune import finetune
 from tespec.training.device import available_memory
+from tespec.training.trainer import Trainer
 
 CPU, SIZE = torch.device("cpu"), (64, 96)
 FP32 = "optimisation.precision=fp32"
@@ -34,8 +35,7 @@ NO_LIMIT = {"memory.max": "max", "memory.current": "7", "memory.stat": "inactive
 @pytest.fixture(autouse=True)
 def checked_memory(monkeypatch):
     """Check the memory before a training, which the other tests skip."""
-    for module in ("finetune", "pretrain"):
-        monkeypatch.setattr(f"tespec.runs.{module}.require_memory", require_memory)
+    monkeypatch.setattr("tespec.runs.train.require_memory", require_memory)
 
 
 def v2(limit, used, cache):
@@ -283,27 +283,13 @@ def test_a_pretraining_at_the_papers_size_is_refused_in_one_line(
 
 def peak_of(name):
     """Train three steps; return peak memory and estimate in bytes."""
-    from torch.utils.data import Dataset
+    settings = settings_of(name, "sample", "optimisation.steps=3", "optimisation.warmup_steps=1")
+    need = estimate_training(settings, (96, 160)).cost(SETUP).memory
+    estimate = estimate_training(settings, (96, 160))
+    empty = estimate.batch(settings.batch_size)
+    batch = {name: torch.zeros(part.shape, dtype=part.dtype) for name, part in empty.items()}
 
-    from tespec.pretraining.method import new_network, open_pretraining
-    from tespec.tasks import find_task
-    from tespec.tasks.base import random_backbone
-    from tespec.training.trainer import Trainer
-
-    steps = ["optimisation.steps=3", "optimisation.warmup_steps=1"]
-    settings, size = settings_of(name, "sample", *steps), (96, 160)
-    if name == "ddd17":
-        kind, estimate = find_task(settings), estimate_training(settings, size)
-        batch = kind.blank_batch(settings, size, settings.batch_size, CPU)
-    else:
-        data, estimate = (
-            open_pretraining(settings, None, size),
-            estimate_training(settings, size),
-        )
-        batch = data.blank_batch(settings.batch_size, CPU)
-    need = estimate.cost(SETUP).memory
-
-    class Steps(Dataset):
+    class Steps(torch.utils.data.Dataset):
         def __getitem__(self, index):
             return batch
 
@@ -313,11 +299,9 @@ def peak_of(name):
 
     before = resident("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak
-    model = (
-        kind.network(settings, random_backbone(settings, size))
-        if name == "ddd17"
-        else new_network(settings, data)
-    )
+    model = estimate.model.to_empty(device=CPU)
+    for tensor in (*model.parameters(), *model.buffers()):
+        tensor.detach().zero_()
     Trainer(model, Steps(), settings.optimisation, seed=0, device=CPU).run()
     return resident("VmHWM") - before, need
 
@@ -326,16 +310,10 @@ def peak_of(name):
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("name", ["ddd17", "tespec", "moby"])
 def test_the_estimate_is_at_most_what_a_training_takes_and_at_least_half_of_it(name):
-    words = [
-        sys.executable,
-        "-W",
-        "ignore",
-        "-c",
-        f"import test_memory; print(*test_memory.peak_of({name!r}))",
-    ]
+    program = f"import test_memory; print(*test_memory.peak_of({name!r}))"
     path = os.pathsep.join(map(str, [REPOSITORY, REPOSITORY / "tests", Path(__file__).parent]))
-    printed = subprocess.run(
-        words, env=os.environ | {"PYTHONPATH": path}, check=True, capture_output=True, text=True
+    printed = subprocess.check_output(
+        [sys.executable, "-W", "ignore", "-c", program], env=os.environ | {"PYTHONPATH": path}
     )
-    peak, need = map(int, printed.stdout.split())
+    peak, need = map(int, printed.split())
     assert LEAST_MEMORY * need < peak < 2.2 * need

@@ -18,6 +18,7 @@ from tespec.comparison.records import read_records
 from tespec.core.boxes import make_boxes
 from tespec.core.config import as_facts
 from tespec.core.errors import UserError
+from tespec.runs.data import Data
 from tespec.runs.finetune import prepare_run
 from tespec.runs.predictions import save_predictions
 from tespec.tasks import base, predictions
@@ -83,7 +84,8 @@ def test_saved_predictions_have_the_scores_of_the_evaluation_to_the_last_digit(
         monkeypatch.setattr(base, "play", near_truth)
     weights, run, scorer = network_of(tiny_world, tmp_path, name, arch, changes)
     folder = tmp_path / "first"
-    saved = save_predictions(weights, tiny_world / name, folder / "out", setup_in(tmp_path))
+    data = Data(tiny_world / name, "sample")
+    saved = save_predictions(weights, data, folder / "out", setup_in(tmp_path))
     assert [path.name for path in folder.iterdir()] == ["out"]  # nothing temporary remains
     assert saved == scorer.overall().metrics()
     assert len({*saved.values()}) > 1
@@ -325,10 +327,9 @@ def test_a_folder_that_exists_is_kept(tmp_path):
 def test_an_interrupted_evaluation_leaves_no_folder(tiny_world, tmp_path, monkeypatch):
     weights, *_ = network_of(tiny_world, tmp_path, "ddd17", "feedforward", [])
     monkeypatch.setattr(base, "play", interrupted)
+    data = Data(tiny_world / "ddd17", "sample")
     with pytest.raises(KeyboardInterrupt):
-        save_predictions(
-            weights, tiny_world / "ddd17", tmp_path / "new" / "out", setup_in(tmp_path)
-        )
+        save_predictions(weights, data, tmp_path / "new" / "out", setup_in(tmp_path))
     assert not list((tmp_path / "new").iterdir())
 
 

@@ -1,5 +1,6 @@
 """A run that could not be saved or recorded is refused before its first step."""
 
+import shutil
 from collections import namedtuple
 from types import SimpleNamespace
 
@@ -9,9 +10,8 @@ from short_runs import setup_in
 from torch import nn
 
 from tespec.core.errors import UserError
-from tespec.runs import train as training
-from tespec.runs.train import require_recordable
-from tespec.training.checkpoint import save_checkpoint
+from tespec.runs.run import require_recordable
+from tespec.training.checkpoint import require_space, save_checkpoint
 from tespec.weights.files import read_weights, write_weights
 
 
@@ -22,7 +22,12 @@ class Tied(nn.Module):
         self.b.weight = self.a.weight
 
 
-def check(folder, model=None, recording="dir0", name="run", config=None, **setup):
+class ExtraState(Tied):
+    def get_extra_state(self):
+        return {"not": "a tensor"}
+
+
+def check(folder, recording="dir0", name="run", config=None, **setup):
     run = SimpleNamespace(
         name=name,
         folder=folder / "runs" / name,
@@ -30,22 +35,12 @@ def check(folder, model=None, recording="dir0", name="run", config=None, **setup
         config=config or {},
         data={f"0/{recording}: events.raw": "a hash"},
     )
-    require_recordable(run, model or Tied())
-
-
-class ExtraState(Tied):
-    def get_extra_state(self):
-        return {"not": "a tensor"}
-
-
-def with_buffer(values):
-    model = Tied()
-    model.register_buffer("extra", values)
-    return model
+    require_recordable(run)
 
 
 def test_tied_weights_are_accepted_and_saved_and_nothing_is_left(tmp_path):
-    check(tmp_path, Tied())
+    check(tmp_path)
+    require_space(tmp_path / "runs" / "run", Tied())
     assert list(tmp_path.iterdir()) == []
     state = Tied().state_dict()
     write_weights(tmp_path / "x", state, {})
@@ -59,22 +54,29 @@ def test_tied_weights_are_accepted_and_saved_and_nothing_is_left(tmp_path):
         ("cannot be recorded, as it is not UTF-8; rename it", {"command": "run --data \udcff"}),
         ("cannot be recorded, as it is not UTF-8; rename it", {"recording": "b\udcff"}),
         ("cannot be recorded, as it is not UTF-8; rename it", {"config": {"a": {"b": ["\udcff"]}}}),
-        ("ExtraState: its state dict cannot be saved", {"model": ExtraState()}),
-        ("Tied: its state dict cannot be saved", {"model": with_buffer(torch.eye(3).to_sparse())}),
-        ("files of a{250} cannot be written .File name too long", {"name": "a" * 250}),
+        ("results/runs: cannot be written to .File name too long", {"name": "a" * 250}),
     ],
 )
-def test_what_a_file_cannot_hold_is_refused(tmp_path, message, changes):
+def test_what_a_record_cannot_hold_is_refused(tmp_path, message, changes):
     with pytest.raises(UserError, match=message):
         check(tmp_path, **changes)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_weights_that_a_file_cannot_hold_are_refused(tmp_path):
+    sparse = Tied()
+    sparse.register_buffer("extra", torch.eye(3).to_sparse())
+    for model in (ExtraState(), sparse):
+        name = type(model).__name__
+        with pytest.raises(UserError, match=f"{name}: its state dict cannot be saved as safeten"):
+            require_space(tmp_path, model)
 
 
 @pytest.mark.parametrize("folder", ["runs", "results/runs", "results/pictures"])
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path, folder):
     (tmp_path / folder).parent.mkdir(exist_ok=True)
     (tmp_path / folder).write_text("a file")
-    with pytest.raises(UserError, match=f"{folder}: files of run cannot be written .Not a dir"):
+    with pytest.raises(UserError, match=f"{folder}.*: cannot be written to .Not a directory"):
         check(tmp_path)
 
 
@@ -82,8 +84,9 @@ def test_space_for_all_checkpoints_is_required_less_those_that_exist(tmp_path, m
     layer = nn.Linear(1000, 1000)
     one = 3 * 4 * 1001 * 1000  # bytes: weights and both moments of Adam
     usage = namedtuple("usage", "free")
-    monkeypatch.setattr(training, "disk_usage", lambda _: usage(int(2.9 * one)))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(int(2.9 * one)))
+    folder = tmp_path / "runs" / "run"
     with pytest.raises(UserError, match=r"needs 0\.04 GB for checkpoints, and 0\.03 GB are free"):
-        check(tmp_path, layer)
-    save_checkpoint(tmp_path / "runs" / "run", 1, {"x": torch.zeros(one // 4)})
-    check(tmp_path, layer)
+        require_space(folder, layer)
+    save_checkpoint(folder, 1, {"x": torch.zeros(one // 4)})
+    require_space(folder, layer)

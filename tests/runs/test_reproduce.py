@@ -14,6 +14,7 @@ from tespec.cli import reproduce
 from tespec.cli.main import main
 from tespec.cli.reproduce import compare, run_to_end
 from tespec.comparison.records import ARCHIVE, REPORTED, read_records, write_archive, write_record
+from tespec.core import config
 
 PRIOR = ["run", "--reference", "prior", "--task", "ddd17", "--split=val", "--profile", "smoke"]
 PLACES = ["--results", "results", "--runs", "runs"]
@@ -33,6 +34,7 @@ def prior(tiny_world, tmp_path, monkeypatch):
 def computes(tmp_path, monkeypatch):
     """Function that replaces the computation: it writes these records, and lists the commands."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(config, "_added", {})
 
     def replace(*records):
         commands = []
@@ -87,6 +89,8 @@ def test_a_record_of_an_archive_is_in_no_second_file(folder, prior, capsys):
     frame = tespec.results("results")
     assert set(frame.status) == {"computed" if folder == "results" else "reproduced"}
     assert folder == "results" or (frame.value == frame.reported_value).all()
+    assert main(["run", "--reproduce", f"{folder}/evaluation-x", *PLACES]) == 2
+    assert "no such record; give its file, or RESULTS_FOLDER/NAME" in capsys.readouterr().err
 
 
 def test_a_record_of_others_differs_and_the_causes_are_said(prior, tmp_path, tiny_world, capsys):
@@ -113,21 +117,14 @@ def test_a_record_of_others_differs_and_the_causes_are_said(prior, tmp_path, tin
     assert "Z80" in main_score.reported_on
 
 
-def test_a_record_in_an_archive_is_found_by_its_name(prior, tmp_path, capsys):
-    write_archive([prior], tmp_path / "study" / ARCHIVE)
-    assert main(["run", "--reproduce", f"study/{prior.name}", *PLACES]) == 0
-    assert main(["run", "--reproduce", "study/evaluation-x", *PLACES]) == 2
-    assert "no such record; give its file, or RESULTS_FOLDER/NAME" in capsys.readouterr().err
-
-
-def test_a_run_that_was_computed_here_before_is_not_replaced(prior, tmp_path):
-    path = tmp_path / "results" / "runs" / f"{prior.name}.json"
-    before = path.read_bytes()
-    sent = write_record(
-        prior.model_copy(update={"command": prior.command + " "}), tmp_path / "sent"
-    )
-    assert main(["run", "--reproduce", str(sent), *PLACES]) == 0
-    assert path.read_bytes() == before
+def test_neither_the_run_nor_its_command_replaces_or_writes_files_of_the_user(prior, tmp_path):
+    before = contents("results")
+    more = "--results there --runs=there/runs --track files"
+    sent = prior.model_copy(update={"command": f"{prior.command} {more}"})
+    path = write_record(sent, tmp_path / "sent")
+    assert main(["run", "--reproduce", str(path), *PLACES]) == 0
+    assert before.items() <= contents("results").items()
+    assert not (tmp_path / "there").exists()
 
 
 @pytest.mark.parametrize("option", ["--import {}", "--import={}"])
@@ -144,35 +141,18 @@ def test_a_file_is_imported_only_if_the_user_names_it(prior, option, tmp_path, c
     assert (tmp_path / "trace").exists()
 
 
-def test_a_command_writes_to_no_folder_of_its_own(prior, tmp_path):
-    more = "--results there --runs=there/runs --track files"
-    sent = prior.model_copy(update={"command": f"{prior.command} {more}"})
-    path = write_record(sent, tmp_path / "sent")
-    assert main(["run", "--reproduce", str(path), *PLACES]) == 0
-    assert not (tmp_path / "there").exists()
-
-
-@pytest.mark.parametrize(
-    ("command", "message"),
-    [
-        ("rm -rf /", "its command is not `tespec run` or `tespec pretrain`: 'rm -rf /'"),
-        ("tespec data prepare dsec /data", "its command is not `tespec run`"),
-        ("tespec run --data 'x", "its command is not `tespec run`"),
-        ("python evil.py", "its command is not `tespec run`"),
-        ("", "its command is not `tespec run`"),
-    ],
-)
-def test_other_commands_are_refused(command, message, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(reproduce, "run_to_end", None)  # nothing is run
-    path = write_record(record(command=command), tmp_path)
-    assert main(["run", "--reproduce", str(path), "--results", str(tmp_path)]) == 2
-    assert message in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("more", [["--method", "tespec"], ["--set", "bins=5"], ["--seed=3"]])
 def test_options_that_change_the_result_are_refused(more, tmp_path, capsys):
     assert main(["run", "--reproduce", "x", *more, "--results", str(tmp_path)]) == 2
     assert f"--reproduce cannot be combined with {more[0].split('=')[0]}" in capsys.readouterr().err
+
+
+def started(computes, folder, made, *mine):
+    """Words of the command that computes a record again; the record is written to a folder."""
+    commands = computes(made)
+    path = write_record(made, folder)
+    assert main(["run", "--reproduce", str(path), *mine, *PLACES]) == 0
+    return commands[0]
 
 
 LAUNCHED = "run --task ddd17 --method tespec --launcher"
@@ -201,10 +181,7 @@ LAUNCHED = "run --task ddd17 --method tespec --launcher"
 )
 def test_as_many_processes_are_started(command, processes, start, end, tmp_path, computes):
     made = record("tespec", command=command, environment={"processes": processes})
-    commands = computes(made)
-    path = write_record(made, tmp_path / "sent")
-    assert main(["run", "--reproduce", str(path), *PLACES]) == 0
-    (words,) = commands
+    words = started(computes, tmp_path / "sent", made)
     options = ["tespec.cli", "run", "--task", "ddd17", "--method", "tespec", "--results"]
     assert words[: 2 + len(start) + 7] == [sys.executable, "-m", *start, *options]
     assert words[2 + len(start) + 10 :] == end
@@ -215,20 +192,17 @@ def test_as_many_processes_are_started(command, processes, start, end, tmp_path,
     [
         ("--task /theirs/ddd17.yaml", "--task ddd17"),
         ("--task=/theirs/mine.yaml", "--task=mine.yaml"),
-        ("--profile /theirs/sample.yaml", "--profile sample"),
-        ("--checkpoint /theirs/a.pt", "--checkpoint b.pt"),
+        ("--task ddd17 --profile /theirs/sample.yaml", "--profile sample"),
+        ("--task ddd17 --checkpoint /theirs/a.pt", "--checkpoint b.pt"),
     ],
 )
 def test_files_of_another_machine_are_replaced(theirs, mine, tmp_path, computes):
     (tmp_path / "mine.yaml").write_text("base: ddd17\n")
-    task = "mine" if "mine" in mine else "ddd17"
     command = f"tespec run --method scratch --seed 0 {theirs}"
-    made = record(task=task, command=command if "task" in theirs else f"{command} --task ddd17")
-    commands = computes(made)
-    path = write_record(made, tmp_path / "sent")
-    assert main(["run", "--reproduce", str(path), *mine.split(), *PLACES]) == 0
-    assert mine in " ".join(commands[0])
-    assert "/theirs" not in " ".join(commands[0])
+    made = record(task="mine" if "mine" in mine else "ddd17", command=command)
+    words = " ".join(started(computes, tmp_path / "sent", made, *mine.split()))
+    assert mine in words
+    assert "/theirs" not in words
 
 
 def test_weights_in_a_setting_replace_those_of_another_machine(tmp_path, computes):
@@ -236,36 +210,40 @@ def test_weights_in_a_setting_replace_those_of_another_machine(tmp_path, compute
     theirs = "--set bins=5 --set objective.teacher_weights=/theirs/a.pt"
     command = f"tespec pretrain --method scaleevent --data sample {theirs} --seed 0"
     made = record("scaleevent", kind="pretraining", command=command)
-    commands = computes(made)
-    path = write_record(made, tmp_path / "sent")
     mine = ["--set", "objective.teacher_weights=b.pt"]
-    assert main(["run", "--reproduce", str(path), *mine, *PLACES]) == 0
-    assert f"{theirs} --seed 0 {' '.join(mine)} --results" in " ".join(commands[0])
+    words = started(computes, tmp_path / "sent", made, *mine)
+    assert f"{theirs} --seed 0 {' '.join(mine)} --results" in " ".join(words)
 
 
 COMMAND = "tespec run --method scratch --task ddd17"
+OTHER = "its command is not `tespec run` or `tespec pretrain`: "
 
 
 @pytest.mark.parametrize(
-    ("kind", "command", "computed"),
+    ("kind", "command", "message"),
     [
-        ("evaluation", f"{COMMAND} --seed 1", "seed 1"),
-        ("evaluation", f"{COMMAND} --arch feedforward --seed 0", "arch feedforward"),
-        ("evaluation", f"{COMMAND} --profile smoke --seed=0", "profile smoke"),
-        ("evaluation", "tespec run --method moby --task dsec", "method moby, task dsec"),
+        ("evaluation", "rm -rf /", f"{OTHER}'rm -rf /'"),
+        ("evaluation", "tespec data prepare dsec /data", OTHER),
+        ("evaluation", "tespec run --data 'x", OTHER),
+        ("evaluation", "python evil.py", OTHER),
+        ("evaluation", "", OTHER),
+        ("evaluation", f"{COMMAND} --seed 1", "its command computes seed 1"),
+        ("evaluation", f"{COMMAND} --arch feedforward --seed 0", "computes arch feedforward"),
+        ("evaluation", f"{COMMAND} --profile smoke --seed=0", "computes profile smoke"),
+        ("evaluation", "tespec run --method moby --task dsec", "computes method moby, task dsec"),
         ("evaluation", "tespec run --reference prior --task ddd17", "method prior, arch feed"),
-        ("evaluation", "tespec pretrain --method scratch --seed 0", "kind pretraining"),
-        ("probe", f"{COMMAND} --probe --seed 2", "seed 2"),
-        ("pretraining", "tespec pretrain --method scratch --seed 2", "seed 2"),
+        ("evaluation", "tespec pretrain --method scratch --seed 0", "computes kind pretraining"),
+        ("probe", f"{COMMAND} --probe --seed 2", "computes seed 2"),
+        ("pretraining", "tespec pretrain --method scratch --seed 2", "computes seed 2"),
     ],
 )
-def test_a_command_of_another_run_is_refused_before_it_starts(
-    kind, command, computed, tmp_path, capsys, monkeypatch
+def test_a_command_of_another_run_or_program_is_refused_before_it_starts(
+    kind, command, message, tmp_path, capsys, monkeypatch
 ):
     monkeypatch.setattr(reproduce, "run_to_end", None)
     path = write_record(record(kind=kind, command=command), tmp_path)
     assert main(["run", "--reproduce", str(path), "--results", str(tmp_path)]) == 2
-    assert f": its command computes {computed}" in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

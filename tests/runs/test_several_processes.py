@@ -23,8 +23,8 @@ from tespec.datasets.batches import LabelledBatches
 from tespec.registry import register_methods
 from tespec.runs.data import Data
 from tespec.runs.finetune import finetune
+from tespec.runs.identity import required_settings
 from tespec.runs.pretrain import pretrain
-from tespec.runs.required import required_settings
 from tespec.training.device import launched
 
 ENVIRONMENT = os.environ | {

@@ -25,7 +25,7 @@ from tespec.pretraining.method import find_method
 from tespec.registry import register_methods
 from tespec.runs import train as training
 from tespec.runs.run import Run, run_or_load
-from tespec.runs.train import require_recordable, train
+from tespec.runs.train import train
 from tespec.training.checkpoint import newest_complete
 from tespec.training.loading import MicroBatches
 from tespec.weights.files import write_weights
@@ -95,7 +95,7 @@ def compute(folder: Path) -> None:
         return {"protocol": {}, "metrics": {"weight": model.weight.sum().item()}}
 
     steps = partial(train, run, model, MicroBatches([Steps()]))
-    run_or_load(run, evaluate, steps, [partial(require_recordable, run, model)])
+    run_or_load(run, evaluate, steps)
 
 
 def outcome(folder: Path) -> dict:
