@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from tespec.core.distributed import all_gather_rows
 from tespec.core.errors import UserError
-from tespec.core.settings import PositiveFloat, PositiveInt, Pretraining
+from tespec.core.settings import PositiveFloat, PositiveInt
 from tespec.models.backbone import Backbone, detach, reset
 from tespec.models.layers import to_device
 from tespec.pretraining.contrast import info_nce, projector
@@ -72,11 +72,12 @@ class Cpc(EventMethod):
         )
 
     @classmethod
-    def from_settings(cls, cfg: CpcSettings, settings: Pretraining, data: PretrainData) -> "Cpc":
-        if settings.segments <= cfg.ahead:
-            what = f"{settings.segments} segments are too few to predict {cfg.ahead} ahead"
+    def from_data(cls, data: PretrainData) -> "Cpc":
+        segments = data.settings.segments
+        if segments <= data.cfg.ahead:
+            what = f"{segments} segments are too few to predict {data.cfg.ahead} ahead"
             raise UserError("objective.ahead", what, "decrease it, or increase segments")
-        return super().from_settings(cfg, settings, data)
+        return super().from_data(data)
 
     def loss(self, batch: dict[str, Tensor], state: Any) -> tuple[dict[str, Tensor], Any]:
         """Contrast predictions with the latents of later segments (Eq. 4).

@@ -9,7 +9,7 @@ comments are those of Yan98/Event-Camera-Data-Dense-Pre-training.
 """
 
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
@@ -151,10 +151,10 @@ class Ecddp(EventMethod):
         return self.student.backbone
 
     @classmethod
-    def from_settings(cls, cfg: Any, settings: Pretraining, data: PretrainData) -> "Ecddp":
-        if settings.recurrent and settings.segments == 1:
+    def from_data(cls, data: PretrainData) -> "Ecddp":
+        if data.settings.recurrent and data.settings.segments == 1:
             raise UserError("segments", "is 1, which trains no memory", "set it to 2 or more")
-        return super().from_settings(cfg, settings, data)
+        return super().from_data(data)
 
     def before_step(self, progress: float) -> None:
         """Do not update the prototypes in the first epoch (trainer/pretrain_trainer.py)."""

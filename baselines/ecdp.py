@@ -217,8 +217,11 @@ def mlp(*widths: int) -> Projector:
     """
     layers: list[nn.Module] = []
     for inputs, outputs in pairwise(widths):
-        linear = nn.Linear(inputs, outputs, bias=False)
-        layers += [linear, nn.BatchNorm1d(outputs), nn.ReLU(inplace=True)]
+        layers += [
+            nn.Linear(inputs, outputs, bias=False),
+            nn.BatchNorm1d(outputs),
+            nn.ReLU(inplace=True),
+        ]
     return Projector(*layers[:-2], nn.BatchNorm1d(widths[-1], affine=False))
 
 

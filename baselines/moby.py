@@ -4,7 +4,6 @@ Files in comments are those of SwinTransformer/Transformer-SSL.
 """
 
 import random
-from typing import Any
 
 import tespec.core.compat  # noqa: F401  # before timm and torchvision
 
@@ -188,8 +187,9 @@ class Moby(ImageMethod):
         return byol_transform(cfg, 1.0, 0.0), byol_transform(cfg, 0.1, 0.2)
 
     @classmethod
-    def from_settings(cls, cfg: Any, settings: Pretraining, data: PretrainData) -> "Moby":
-        if settings.batch_size > cfg.queue:
-            what = f"{settings.batch_size} images do not fit into the queue of {cfg.queue}"
+    def from_data(cls, data: PretrainData) -> "Moby":
+        count = data.settings.batch_size
+        if count > data.cfg.queue:
+            what = f"{count} images do not fit into the queue of {data.cfg.queue}"
             raise UserError("batch_size", what, "use fewer, or increase objective.queue")
-        return super().from_settings(cfg, settings, data)
+        return super().from_data(data)

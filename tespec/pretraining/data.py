@@ -1,10 +1,9 @@
 """Pre-training data, split into training and validation: events, images, or pairs of both."""
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import count, islice
+from itertools import groupby, islice, zip_longest
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -60,13 +59,11 @@ class _Data:
         self.cfg = cfg
         if size is not None:
             self.size = size
-        if not settings.recurrent:
-            return
-        if self.unordered:
+        if settings.recurrent and self.unordered:
             raise UserError(
                 "recurrent", f"{self.unordered} have no order in time", "set it to false"
             )
-        if settings.sampling == "random" and settings.segments == 1:
+        if settings.recurrent and settings.sampling == "random" and settings.segments == 1:
             raise UserError(
                 "recurrent",
                 "chunks of one window have no state to carry, so memory is not trained",
@@ -94,28 +91,24 @@ class EventData(_Data):
         Raises:
             UserError: if the validation recordings are too short.
         """
-        split = self.split(root, skip_damaged)
-        self.train = split.train
-        self.held_out = split.held_out
+        self.split(root, skip_damaged)
         segments = self.settings.segments
         min_count = min(self.method.min_batch_size, self._val_lanes)
-        lengths = [len(recording) for recording in self._val_recordings]
-        sequences = sum(min(VAL_WINDOWS, length) // segments for length in lengths)
-        if sequences >= min_count:
-            return
-        longest = max(map(len, self.held_out))
-        what = (
-            f"the validation recordings contain {sequences} sequences of {segments} windows, "
-            f"fewer than {min_count}; the longest has {longest} windows of "
-            f"{self.settings.window_ms:g} ms"
-        )
-        option = "fewer segments"
-        if 0 < longest < segments:
-            option = f"--set segments={longest}"
-        raise UserError(root, what, f"use {option}, or longer recordings")
+        lengths = [min(VAL_WINDOWS, len(recording)) for recording in self._val_recordings]
+        sequences = sum(length // segments for length in lengths)
+        if sequences < min_count:
+            longest = max(map(len, self.held_out))
+            option = f"--set segments={longest}" if 0 < longest < segments else "fewer segments"
+            raise UserError(
+                root,
+                f"the validation recordings contain {sequences} sequences of {segments} windows, "
+                f"fewer than {min_count}; the longest has {longest} windows of "
+                f"{self.settings.window_ms:g} ms",
+                f"use {option}, or longer recordings",
+            )
 
-    def split(self, root: Path, skip_damaged: bool) -> TrainValSplit:
-        """Split the recordings of a folder, and set `root`, `size`, `damaged` and `notes`.
+    def split(self, root: Path, skip_damaged: bool) -> None:
+        """Split the recordings of a folder, and set all attributes that they determine.
 
         Args:
             root: folder of the recordings.
@@ -126,6 +119,8 @@ class EventData(_Data):
             root, settings.window_ms, settings.downsample, settings.sensor, skip_damaged
         )
         self.root = root
+        self.train = split.train
+        self.held_out = split.held_out
         self.damaged = tuple(split.damaged)
         region = split.train[0].region  # `split_train_val` refuses recordings of different sizes
         self.size = (region.height, region.width)
@@ -134,7 +129,6 @@ class EventData(_Data):
             *(f"skipped (damaged): {error}" for error in split.damaged.values()),
             *map(": ".join, event_corrections((*split.train, *split.held_out)).items()),
         )
-        return split
 
     def contents(self) -> Contents:
         """What determines the data, see `tespec.datasets.recording.contents_of`."""
@@ -142,10 +136,9 @@ class EventData(_Data):
 
     def recordings(self) -> dict[str, dict[str, float]]:
         """Return the number of windows, or pairs, of each recording in "train" or "held_out"."""
-        splits = {"train": self.train, "held_out": self.held_out}
         return {
             recording.name: {name: len(recording)}
-            for name, split in splits.items()
+            for name, split in (("train", self.train), ("held_out", self.held_out))
             for recording in split
         }
 
@@ -166,9 +159,10 @@ class EventData(_Data):
             device: device of the batch, such as "meta".
         """
         shape = (lanes, self.settings.segments, 2 * self.settings.bins, *self.size)
-        histograms = torch.zeros(shape, dtype=torch.uint8, device=device)
-        is_first = torch.zeros(lanes, dtype=torch.bool, device=device)
-        return {"histograms": histograms, "is_first": is_first}
+        return {
+            "histograms": torch.zeros(shape, dtype=torch.uint8, device=device),
+            "is_first": torch.zeros(lanes, dtype=torch.bool, device=device),
+        }
 
     @property
     def _val_lanes(self) -> int:
@@ -228,7 +222,7 @@ class EventData(_Data):
         Returns:
             Features (B, T, C, h, w) of the four stages, and the state.
         """
-        return backbone(batch["histograms"], reset(state, batch["is_first"]))
+        return backbone(batch["histograms"], reset(state, batch["is_first"]) if state else None)
 
 
 class ImageData(_Data):
@@ -287,9 +281,10 @@ class ImageData(_Data):
     def blank_batch(self, lanes: int, device: torch.device) -> Batch:
         """Return a batch of `lanes` black images, for estimating the cost of a step."""
         shape = (lanes, len(self.method.views(self.cfg)), self.cfg.channels, *self.size)
-        views = torch.zeros(shape, dtype=torch.uint8, device=device)
-        labels = torch.zeros(lanes, dtype=torch.int64, device=device)
-        return {"views": views, "labels": labels}
+        return {
+            "views": torch.zeros(shape, dtype=torch.uint8, device=device),
+            "labels": torch.zeros(lanes, dtype=torch.int64, device=device),
+        }
 
     def val_batches(self, device: torch.device, frames: int | None = None) -> Iterator[Batch]:
         """Yield batches of validation images, balanced over the classes.
@@ -298,11 +293,11 @@ class ImageData(_Data):
             device: device of the batches.
             frames: number of images, at most; None: `VAL_IMAGES`, or one of each class.
         """
-        class_counts: defaultdict[int, count[int]] = defaultdict(count)
-        labels = [(self.images.label(path), path) for path in self.images.held_out]
-        ranked = sorted((next(class_counts[label]), label, path) for label, path in labels)
-        limit = frames or max(VAL_IMAGES, len(class_counts))
-        paths = [path for _, _, path in ranked[:limit]]
+        by_class = groupby(sorted(self.images.held_out, key=self.images.label), self.images.label)
+        # an image of each class in turn
+        rounds = list(zip_longest(*(list(paths) for _, paths in by_class)))
+        limit = frames or max(VAL_IMAGES, len(rounds[0]))
+        paths = [path for paths in rounds for path in paths if path][:limit]
         views = self.method.views(self.cfg, training=False)
         min_count = self.method.min_batch_size
         size = min(max(self.settings.batch_size, min_count), VAL_BATCH)
@@ -343,12 +338,11 @@ class PairData(EventData):
                 f"no recording has images in {IMAGES}/",
                 "give recordings of the DDD17 archive",
             )
-        split = self.split(root, skip_damaged)
+        self.split(root, skip_damaged)
         window_ms = self.settings.window_ms
-        self.train = images.pair_with_frames(split.train, window_ms)
-        self.held_out = images.subsample(
-            images.pair_with_frames(split.held_out, window_ms), VAL_PAIRS
-        )
+        self.train = images.pair_with_frames(self.train, window_ms)
+        pairs = images.pair_with_frames(self.held_out, window_ms)
+        self.held_out = images.subsample(pairs, VAL_PAIRS)
         min_count = self.method.min_batch_size
         if sum(map(len, self.held_out)) < min_count:
             raise UserError(
@@ -369,9 +363,8 @@ class PairData(EventData):
 
     def blank_batch(self, lanes: int, device: torch.device) -> Batch:
         """Return a batch of `lanes` pairs of zeros, for estimating the cost of a step."""
-        zeros = partial(torch.zeros, dtype=torch.uint8, device=device)
-        histograms = zeros(lanes, 1, 2 * self.settings.bins, *self.size)
-        return {"histograms": histograms, "images": zeros(lanes, 1, 1, *self.size)}
+        histograms = super().blank_batch(lanes, device)["histograms"][:, :1]
+        return {"histograms": histograms, "images": histograms[:, :, :1].clone()}
 
     def val_batches(self, device: torch.device, frames: int | None = None) -> Iterator[Batch]:
         """Yield batches of validation pairs of equal size.
@@ -389,10 +382,6 @@ class PairData(EventData):
         for step in range(min(pairs, frames or pairs) // size):
             yield {name: value.to(device) for name, value in steps[step].items()}
 
-    def features(self, backbone: Backbone, batch: Batch, state: Any) -> tuple[list[Tensor], Any]:
-        """Compute the features of the histograms; see `EventData.features`."""
-        return backbone(batch["histograms"])
-
 
 PretrainData = EventData | ImageData
 
@@ -405,6 +394,6 @@ def _skipped(split: TrainValSplit | images.ImageFolder) -> Iterator[str]:
     }
     for reason, names in reasons.items():
         if names:
-            more = len(names) - NAMES_PER_LINE
             listed = ", ".join(names[:NAMES_PER_LINE])
-            yield f"skipped ({reason}): {listed}{f' and {more} more' if more > 0 else ''}"
+            more = len(names) - NAMES_PER_LINE
+            yield f"skipped ({reason}): {listed}" + (f" and {more} more" if more > 0 else "")

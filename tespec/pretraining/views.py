@@ -177,9 +177,8 @@ def random_shifts(frames: Tensor, fraction: float) -> Tensor:
 
 def _crops_at(frames: Tensor, corners: Tensor, height: int, width: int) -> Tensor:
     """Crop frames (B, T, C, H, W) at their top left corners (B, 2), which are on the CPU."""
-    crops = []
-    for lane, (top, left) in zip(frames, corners.tolist(), strict=True):
-        crops.append(lane[..., top : top + height, left : left + width])
+    lanes = zip(frames, corners.tolist(), strict=True)
+    crops = [lane[..., top : top + height, left : left + width] for lane, (top, left) in lanes]
     return torch.stack(crops)
 
 

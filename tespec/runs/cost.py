@@ -21,7 +21,7 @@ from tespec.core.settings import Finetuning, Pretraining, Size
 from tespec.datasets.recording import downsampled_region
 from tespec.models.backbone import execute
 from tespec.pretraining.data import ImageData
-from tespec.pretraining.method import new_network, open_pretraining, pretrain_method
+from tespec.pretraining.method import open_pretraining, pretrain_method
 from tespec.registry import DATASETS, find_registered
 from tespec.runs.setup import Setup
 from tespec.runs.train import require_trainable
@@ -212,7 +212,7 @@ def estimate_training(settings: Finetuning | Pretraining, size: Size) -> Trainin
     if isinstance(settings, Pretraining):
         data = open_pretraining(settings, None, size)
         with META:
-            network = new_network(settings, data)
+            network = pretrain_method(settings).from_data(data)
         return TrainingEstimate(
             settings, network, data.size, lambda lanes: data.blank_batch(lanes, META)
         )

@@ -26,7 +26,7 @@ from tespec.inference import load_trained
 from tespec.metrics import Score
 from tespec.pictures import class_colour, save_figure
 from tespec.pretraining.data import PretrainData
-from tespec.pretraining.method import new_network, open_pretraining, pretrain_method
+from tespec.pretraining.method import open_pretraining, pretrain_method
 from tespec.pretraining.tespec import Tespec
 from tespec.runs.data import find_data, find_unlabelled
 from tespec.runs.pretrain import recordings_of
@@ -158,7 +158,7 @@ def open_pretrained(
         )
     data = find_unlabelled(settings.dataset, given, settings.profile).generate()
     opened = open_pretraining(settings, data.root)
-    model: Any = new_network(settings, opened)
+    model: Any = method.from_data(opened)
     load_tensors(
         model, read_tensors(path)[0], path, "give the pretraining.safetensors of `tespec pretrain`"
     )

@@ -17,12 +17,7 @@ from tespec.core.settings import HistogramSpec, Pretraining
 from tespec.datasets.recording import Recording, event_corrections, hash_data, require_stored
 from tespec.models.backbone import Backbone
 from tespec.pretraining.data import EventData, PretrainData
-from tespec.pretraining.method import (
-    find_method,
-    new_network,
-    open_pretraining,
-    pretrain_method,
-)
+from tespec.pretraining.method import find_method, open_pretraining, pretrain_method
 from tespec.pretraining.tespec import Tespec
 from tespec.runs.cost import require_memory
 from tespec.runs.data import Data, same_world
@@ -93,7 +88,7 @@ def pretrain(
         recordings = recordings_of(opened)
         data_checksums = hash_data(opened.contents(), recordings, check=setup.check_data)
     seed_everything(derive_seed(seed, "model"))
-    model: Any = new_network(settings, opened)
+    model: Any = pretrain_method(settings).from_data(opened)
     if required:
         model.load_required(required)
     run = Run(

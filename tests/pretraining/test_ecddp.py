@@ -20,7 +20,7 @@ from tespec.models import build_backbone
 from tespec.pretraining.contrast import sinkhorn  # test_contrast.py compares it with SwAV
 from tespec.pretraining.dense import AttentionPool, cluster
 from tespec.pretraining.masking import draw_spread_blocks
-from tespec.pretraining.method import new_network, open_pretraining
+from tespec.pretraining.method import open_pretraining
 from tespec.training.trainer import Trainer
 
 LANES, PLACES, WIDTH = 3, 4, 192  # windows, tokens along a side, channels
@@ -180,10 +180,11 @@ def test_segments_of_a_sequence_share_views_and_masks_and_only_memory_tells_them
 
 def test_single_segments_do_not_train_memory_and_are_refused():
     settings = pretraining_settings("tespec", "sample", ["objective=ecddp", "segments=1"])
+    data = open_pretraining(settings, None, SIZE)
     with pytest.raises(
         UserError, match="segments: is 1, which trains no memory; set it to 2 or more"
     ):
-        new_network(settings, open_pretraining(settings, None, SIZE))
+        Ecddp.from_data(data)
 
 
 def test_prototypes_are_trained_from_the_second_epoch_on_and_not_clipped_before():

@@ -285,7 +285,7 @@ def peak_of(name):
     """Train three steps; return peak memory and estimate in bytes."""
     from torch.utils.data import Dataset
 
-    from tespec.pretraining.method import new_network, open_pretraining
+    from tespec.pretraining.method import open_pretraining
     from tespec.tasks import find_task
     from tespec.tasks.base import random_backbone
     from tespec.training.trainer import Trainer
@@ -316,7 +316,7 @@ def peak_of(name):
     model = (
         kind.network(settings, random_backbone(settings, size))
         if name == "ddd17"
-        else new_network(settings, data)
+        else data.method.from_data(data)
     )
     Trainer(model, Steps(), settings.optimisation, seed=0, device=CPU).run()
     return resident("VmHWM") - before, need
