@@ -137,8 +137,11 @@ class Cm3ae(PairMethod):
         for name, width in {"heads": channels, "decoder_heads": cfg.out}.items():
             heads = getattr(cfg, name)
             if width % heads:
-                what = f"{heads} does not divide the width of {width}"
-                raise UserError(f"objective.{name}", what, "set it to a divisor")
+                raise UserError(
+                    f"objective.{name}",
+                    f"{heads} does not divide the width of {width}",
+                    "set it to a divisor",
+                )
         self.fusion = Fusion(channels, cfg.heads, backbone.img_size)
         decoder = partial(
             MaskedDecoder,

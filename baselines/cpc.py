@@ -75,8 +75,11 @@ class Cpc(EventMethod):
     def from_data(cls, data: PretrainData) -> "Cpc":
         segments = data.settings.segments
         if segments <= data.cfg.ahead:
-            what = f"{segments} segments are too few to predict {data.cfg.ahead} ahead"
-            raise UserError("objective.ahead", what, "decrease it, or increase segments")
+            raise UserError(
+                "objective.ahead",
+                f"{segments} segments are too few to predict {data.cfg.ahead} ahead",
+                "decrease it, or increase segments",
+            )
         return super().from_data(data)
 
     def loss(self, batch: dict[str, Tensor], state: Any) -> tuple[dict[str, Tensor], Any]:
@@ -101,7 +104,7 @@ class Cpc(EventMethod):
             queries = all_gather_rows(predict(contexts[:, :-k].flatten(0, -2)))  # (N, D)
             keys = all_gather_rows(latents[:, k:].flatten(0, -2))
             drawn = to_device(torch.randperm(len(queries))[: self.cfg.places], queries.device)
-            result = info_nce(queries[drawn], keys[drawn], self.cfg.temperature)
-            results.append(torch.stack(result))
-        loss, accuracy = torch.stack(results).mean(0)
-        return {"loss": loss, "accuracy": accuracy}, detach(state)
+            results.append(info_nce(queries[drawn], keys[drawn], self.cfg.temperature))
+        losses, accuracies = zip(*results, strict=True)
+        means = {"loss": torch.stack(losses).mean(), "accuracy": torch.stack(accuracies).mean()}
+        return means, detach(state)

@@ -207,8 +207,10 @@ class Imagenet(ImageMethod):
         is_mixed = targets.dim() > 1  # and so smoothed already
         labels = targets.argmax(1) if is_mixed else targets
         smoothing = self.cfg.smoothing if self.training and not is_mixed else 0.0
-        loss = cross_entropy(logits, targets, label_smoothing=smoothing)
-        return {"loss": loss, "accuracy": (logits.argmax(1) == labels).float().mean()}
+        return {
+            "loss": cross_entropy(logits, targets, label_smoothing=smoothing),
+            "accuracy": (logits.argmax(1) == labels).float().mean(),
+        }
 
     def mix(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Mix neighbouring images and their labels by mixup or cutmix.

@@ -204,9 +204,8 @@ class Mem(EventMethod):
         error = in_fp32(cross_entropy)(logits, targets, reduction="sum")
         correct = (logits.argmax(1) == targets).sum()
         counts = all_reduce_sum(usage(tokens, tokenizer.tokens))
-        losses = {
+        return {
             "loss": global_mean(error, len(positions)),
             "accuracy": global_mean(correct, len(positions)),
             "perplexity": perplexity(counts),
-        }
-        return losses, detach(state)
+        }, detach(state)

@@ -241,8 +241,7 @@ class MemTokenizer(EventMethod):
         images = tokenizer_input(crops, cfg.hot, cfg.gamma)  # (B * T, 3, H, W)
         if self.training:
             pixels = (255 * images).to(torch.uint8)
-            operations = GEOMETRIC + PHOTOMETRIC
-            images = rand_augment(pixels, operations, "bilinear") / 255
+            images = rand_augment(pixels, GEOMETRIC + PHOTOMETRIC, "bilinear") / 255
         logits = self.backbone.logits(images)  # (B * T, tokens, h, w)
         noise = gumbel_noise(logits)
         vectors = mixed_tokens(logits, noise, self._temperature, self.backbone.codebook)

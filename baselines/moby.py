@@ -162,8 +162,7 @@ class Moby(ImageMethod):
         return {"loss": loss_ab + loss_ba, "accuracy": (accuracy_ab + accuracy_ba) / 2}, None
 
     def _query(self, x: Tensor) -> Tensor:
-        features = global_avg_pool(self.backbone, x, self.norm)
-        return self.predictor(self.projector(features))
+        return self.predictor(self.projector(global_avg_pool(self.backbone, x, self.norm)))
 
     @torch.no_grad()
     def _key(self, x: Tensor) -> Tensor:
@@ -190,6 +189,9 @@ class Moby(ImageMethod):
     def from_data(cls, data: PretrainData) -> "Moby":
         count = data.settings.batch_size
         if count > data.cfg.queue:
-            what = f"{count} images do not fit into the queue of {data.cfg.queue}"
-            raise UserError("batch_size", what, "use fewer, or increase objective.queue")
+            raise UserError(
+                "batch_size",
+                f"{count} images do not fit into the queue of {data.cfg.queue}",
+                "use fewer, or increase objective.queue",
+            )
         return super().from_data(data)

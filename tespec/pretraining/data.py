@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import groupby, islice, zip_longest
+from itertools import groupby, zip_longest
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -94,8 +94,7 @@ class EventData(_Data):
         self.split(root, skip_damaged)
         segments = self.settings.segments
         min_count = min(self.method.min_batch_size, self._val_lanes)
-        lengths = [min(VAL_WINDOWS, len(recording)) for recording in self._val_recordings]
-        sequences = sum(length // segments for length in lengths)
+        sequences = len(self._val_chunks())
         if sequences < min_count:
             longest = max(map(len, self.held_out))
             option = f"--set segments={longest}" if 0 < longest < segments else "fewer segments"
@@ -172,44 +171,43 @@ class EventData(_Data):
         lanes = min(self.method.val_batch_size, self.settings.batch_size)
         return max(self.method.min_batch_size, lanes)
 
-    @property
-    def _val_recordings(self) -> list[Recording]:
-        """Recordings of which the validation uses the first windows."""
+    def _val_chunks(self, frames: int | None = None) -> list[tuple[Recording, int]]:
+        """Recording and first window of each validation chunk; `frames` as in `val_batches`."""
         segments = self.settings.segments
-        recordings = [recording for recording in self.held_out if len(recording) >= segments]
-        return recordings[:VAL_RECORDINGS]
-
-    def val_chunks(self, frames: int | None = None) -> Iterator[Batch]:
-        """Yield the chunks of each validation recording in turn, without augmentation.
-
-        Args:
-            frames: about how many frames to yield, from up to four recordings; None: all.
-        """
-        recordings = self._val_recordings
-        segments = self.settings.segments
+        recordings = [part for part in self.held_out if len(part) >= segments][:VAL_RECORDINGS]
         windows = VAL_WINDOWS
         if frames is not None:
             recordings = recordings[:4]
             windows = max(segments, frames // len(recordings))
-        for recording in recordings:
-            for first in range(0, min(windows, len(recording)) - segments + 1, segments):
-                histograms = recording.histograms(first, segments, self.settings.binning)
-                yield {
-                    "histograms": torch.from_numpy(histograms)[None],
-                    "is_first": torch.tensor([first == 0]),
-                }
+        return [
+            (recording, first)
+            for recording in recordings
+            for first in range(0, min(windows, len(recording)) - segments + 1, segments)
+        ]
 
     def val_batches(self, device: torch.device, frames: int | None = None) -> Iterator[Batch]:
-        """Yield batches of validation chunks; a last batch below `min_batch_size` is dropped.
+        """Yield the chunks of each validation recording in turn, without augmentation.
+
+        A last batch below `min_batch_size` is dropped.
 
         Args:
             device: device of the batches.
             frames: about how many frames to yield, from up to four recordings; None: all.
         """
-        chunks = self.val_chunks(frames)
-        min_count = min(self.method.min_batch_size, self._val_lanes)
-        while len(lanes := list(islice(chunks, self._val_lanes))) >= min_count:
-            yield {name: torch.cat([lane[name] for lane in lanes]).to(device) for name in lanes[0]}
+        settings = self.settings
+        chunks = self._val_chunks(frames)
+        lanes = self._val_lanes
+        min_count = min(self.method.min_batch_size, lanes)
+        for start in range(0, len(chunks) - min_count + 1, lanes):
+            histograms = [
+                torch.from_numpy(recording.histograms(first, settings.segments, settings.binning))
+                for recording, first in chunks[start : start + lanes]
+            ]
+            is_first = [first == 0 for _, first in chunks[start : start + lanes]]
+            yield {
+                "histograms": torch.stack(histograms).to(device),
+                "is_first": torch.tensor(is_first, device=device),
+            }
 
     def features(self, backbone: Backbone, batch: Batch, state: Any) -> tuple[list[Tensor], Any]:
         """Compute the features of a validation batch.
@@ -275,8 +273,9 @@ class ImageData(_Data):
             seed: of the order and augmentation.
             shard: index and number of the ranks that share a batch.
         """
-        views = self.method.views(self.cfg)
-        return images.ImageBatches(self.images, views, self.settings.batch_size, seed, shard)
+        return images.ImageBatches(
+            self.images, self.method.views(self.cfg), self.settings.batch_size, seed, shard
+        )
 
     def blank_batch(self, lanes: int, device: torch.device) -> Batch:
         """Return a batch of `lanes` black images, for estimating the cost of a step."""
@@ -358,8 +357,9 @@ class PairData(EventData):
             seed: of the order and augmentation.
             shard: index and number of the ranks that share a batch.
         """
-        augment = partial(self.method.augment, self.cfg)
-        return images.PairBatches(self.train, self.settings, seed, shard, augment)
+        return images.PairBatches(
+            self.train, self.settings, seed, shard, partial(self.method.augment, self.cfg)
+        )
 
     def blank_batch(self, lanes: int, device: torch.device) -> Batch:
         """Return a batch of `lanes` pairs of zeros, for estimating the cost of a step."""
@@ -376,8 +376,8 @@ class PairData(EventData):
         pairs = sum(map(len, self.held_out))
         batch_count = -(-pairs // min(self.settings.batch_size, VAL_BATCH))
         size = max(self.method.min_batch_size, pairs // batch_count)
-        augmentation = replace(self.settings.augmentation, flip=0.0, zoom=0.0)
-        settings = replace(self.settings, augmentation=augmentation, batch_size=size)
+        unchanged = replace(self.settings.augmentation, flip=0.0, zoom=0.0)
+        settings = replace(self.settings, augmentation=unchanged, batch_size=size)
         steps = images.PairBatches(self.held_out, settings, 0)
         for step in range(min(pairs, frames or pairs) // size):
             yield {name: value.to(device) for name, value in steps[step].items()}

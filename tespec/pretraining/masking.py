@@ -243,9 +243,13 @@ class PatchTokens(nn.Module):
         for stage in range(0 if features == "all" else 3, 4):
             finer = max(1, unit // (PATCH_SIZE << stage))
             coarser = max(1, (PATCH_SIZE << stage) // unit)
-            lateral = nn.Conv2d(channels[stage], width * coarser**2, 1)
-            layers = nn.AvgPool2d(finer), lateral, nn.PixelShuffle(coarser)
-            self.laterals.append(nn.Sequential(*layers))
+            self.laterals.append(
+                nn.Sequential(
+                    nn.AvgPool2d(finer),
+                    nn.Conv2d(channels[stage], width * coarser**2, 1),
+                    nn.PixelShuffle(coarser),
+                )
+            )
 
     def forward(self, features: list[Tensor]) -> Tensor:
         """Compute tokens (B * T, h * w, width), row by row, of features (B, T, C, H, W)."""
@@ -271,8 +275,11 @@ def build_decoder(settings: Mapping[str, Any], backbone: Backbone, planes: int) 
     try:
         return kind(**arguments)
     except (TypeError, ValueError, AssertionError) as error:
-        what = f"{kind.__name__} cannot be built ({error})"
-        raise UserError("objective.decoder", what, "correct its settings") from error
+        raise UserError(
+            "objective.decoder",
+            f"{kind.__name__} cannot be built ({error})",
+            "correct its settings",
+        ) from error
 
 
 @MODELS.register_module()

@@ -82,13 +82,12 @@ def normalise_patches(video: Tensor, unit: int, eps: float) -> tuple[Tensor, Ten
     Returns:
         The normalised video, and mean and deviation (B, T, 1, H, W) of each pixel's patch.
     """
-    size = (video.shape[-2], video.shape[-1])
-    planes = video.shape[2]
+    size = video.shape[-2:]
 
     def patch_sums(maps: Tensor) -> Tensor:  # (B, T, planes, H, W) -> (B, T, 1, rows, columns)
         return avg_pool2d(maps.sum(2), unit, ceil_mode=True, divisor_override=1).unsqueeze(2)
 
-    count = patch_sums(torch.ones(1, 1, planes, *size, device=video.device))
+    count = patch_sums(torch.ones_like(video[:1, :1]))
     mean = pixel_maps(patch_sums(video) / count, unit, size)
     centred = video - mean
     variance = patch_sums(centred.square()) / (count - 1).clamp(min=1)
