@@ -33,7 +33,7 @@ from tespec.models.layers import to_device
 from tespec.pretraining.contrast import info_nce
 from tespec.pretraining.mae import Fusion, MaskedDecoder, masked_mse
 from tespec.pretraining.masking import grid_size
-from tespec.pretraining.method import PairMethod, PretrainData, TableRow
+from tespec.pretraining.method import Batch, Losses, PairMethod, PretrainData, TableRow
 from tespec.pretraining.views import random_resized_crops
 from tespec.registry import METHODS
 
@@ -168,7 +168,7 @@ class Cm3ae(PairMethod):
             )
         return super().from_data(data)
 
-    def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:
+    def loss(self, batch: Batch, state: None = None) -> tuple[Losses, None]:
         """Reconstruct the masked patches of events and frame, and contrast the two.
 
         Args:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from pydantic.dataclasses import dataclass
-from torch import Tensor, nn
+from torch import nn
 
 from tespec.core.distributed import all_gather_rows
 from tespec.core.errors import UserError
@@ -16,7 +16,7 @@ from tespec.core.settings import PositiveFloat, PositiveInt
 from tespec.models.backbone import Backbone, detach, reset
 from tespec.models.layers import to_device
 from tespec.pretraining.contrast import info_nce, projector
-from tespec.pretraining.method import EventMethod, PretrainData, TableRow
+from tespec.pretraining.method import Batch, EventMethod, Losses, PretrainData, TableRow
 from tespec.pretraining.tespec import Tespec
 from tespec.registry import METHODS
 
@@ -82,7 +82,7 @@ class Cpc(EventMethod):
             )
         return super().from_data(data)
 
-    def loss(self, batch: dict[str, Tensor], state: Any) -> tuple[dict[str, Tensor], Any]:
+    def loss(self, batch: Batch, state: Any) -> tuple[Losses, Any]:
         """Contrast predictions with the latents of later segments (Eq. 4).
 
         Args:

@@ -34,7 +34,7 @@ from tespec.models.layers import STRIDE, pad_to, padded_size, to_device
 from tespec.pretraining.contrast import momentum_copy, momentum_update, sinkhorn, soft_cross_entropy
 from tespec.pretraining.dense import TOKEN_SIZE, DenseNetwork, crop_clusters, random_clusters
 from tespec.pretraining.masking import draw_spread_blocks
-from tespec.pretraining.method import EventMethod, PretrainData, TableRow
+from tespec.pretraining.method import Batch, EventMethod, Losses, PretrainData, TableRow
 from tespec.pretraining.views import random_crops, random_views
 from tespec.registry import METHODS
 
@@ -166,7 +166,7 @@ class Ecddp(EventMethod):
         momentum_update(self.teacher, self.student, self.cfg.momentum, progress)
         self.progress.fill_(progress)
 
-    def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:
+    def loss(self, batch: Batch, state: None = None) -> tuple[Losses, None]:
         """Compute the losses of a batch of sequences.
 
         With ConvLSTMs, all segments of a sequence share its crops, and also its masks, since memory

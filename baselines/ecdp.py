@@ -33,7 +33,7 @@ from tespec.pretraining.contrast import (
     momentum_copy,
     momentum_update,
 )
-from tespec.pretraining.method import TableRow
+from tespec.pretraining.method import Batch, Losses, TableRow
 from tespec.pretraining.teacher import Teacher, TeacherMethod, TeacherSettings
 from tespec.pretraining.views import random_views
 from tespec.registry import METHODS
@@ -166,7 +166,7 @@ class Ecdp(TeacherMethod):
         shifted = padded[..., top : top + height, left : left + width]
         return with_correlated_events(shifted, generator)
 
-    def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:
+    def loss(self, batch: Batch, state: None = None) -> tuple[Losses, None]:
         """Contrast two crops of the events, and the events with their images.
 
         Args:

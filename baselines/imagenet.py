@@ -41,7 +41,7 @@ from tespec.models.backbone import Backbone
 from tespec.models.layers import in_fp32
 from tespec.pretraining.contrast import init_linear, pooled
 from tespec.pretraining.data import PretrainData
-from tespec.pretraining.method import CropSettings, ImageMethod, TableRow
+from tespec.pretraining.method import Batch, CropSettings, ImageMethod, Losses, TableRow
 from tespec.registry import METHODS
 
 IMAGENET_CLASSES = 1000  # assumed without data
@@ -179,7 +179,7 @@ class Imagenet(ImageMethod):
                     operation.aug_fn = posterize
         return (v2.Compose([crop, v2.Grayscale()]) if grey else crop,)
 
-    def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:
+    def loss(self, batch: Batch, state: None = None) -> tuple[Losses, None]:
         """Classify the images of a batch.
 
         Returns:
@@ -192,7 +192,7 @@ class Imagenet(ImageMethod):
         features, _ = self.backbone(images.unsqueeze(1))
         return self._losses(features[-1], targets), None
 
-    def val_losses(self, batch: dict[str, Tensor], state: None) -> tuple[dict[str, Tensor], None]:
+    def val_losses(self, batch: Batch, state: None) -> tuple[Losses, None]:
         """Classify the images of a validation batch.
 
         Returns:
@@ -204,9 +204,11 @@ class Imagenet(ImageMethod):
     @in_fp32
     def _losses(self, last_stage: Tensor, targets: Tensor) -> dict[str, Tensor]:
         logits = self.classifier(pooled(last_stage, self.norm))  # (B, classes)
-        is_mixed = targets.dim() > 1  # and so smoothed already
-        labels = targets.argmax(1) if is_mixed else targets
-        smoothing = self.cfg.smoothing if self.training and not is_mixed else 0.0
+        smoothing = self.cfg.smoothing if self.training else 0.0
+        labels = targets
+        if targets.dim() > 1:  # of mixed images, already smoothed
+            labels = targets.argmax(1)
+            smoothing = 0.0
         return {
             "loss": cross_entropy(logits, targets, label_smoothing=smoothing),
             "accuracy": (logits.argmax(1) == labels).float().mean(),

@@ -30,7 +30,7 @@ from tespec.core.settings import (
     Pretraining,
 )
 from tespec.models.layers import crop, in_fp32, pad_to, padded_size
-from tespec.pretraining.method import EventMethod, PretrainData, TableRow
+from tespec.pretraining.method import Batch, EventMethod, Losses, PretrainData, TableRow
 from tespec.pretraining.tokens import gumbel_noise, mixed_tokens, perplexity, usage
 from tespec.pretraining.views import (
     GEOMETRIC,
@@ -222,7 +222,7 @@ class MemTokenizer(EventMethod):
     def after_step(self, progress: float) -> None:
         self.progress.fill_(progress)  # of the temperature
 
-    def loss(self, batch: dict[str, Tensor], state: None) -> tuple[dict[str, Tensor], None]:
+    def loss(self, batch: Batch, state: None) -> tuple[Losses, None]:
         """Reconstruct augmented images of events from their tokens.
 
         Args:
@@ -261,7 +261,7 @@ class MemTokenizer(EventMethod):
         annealing = (-ANNEALING * epoch * (epoch + 1) / 2).exp()
         return (start * annealing).clamp(min=minimum).float()
 
-    def val_losses(self, batch: dict[str, Tensor], state: None) -> tuple[dict[str, Tensor], None]:
+    def val_losses(self, batch: Batch, state: None) -> tuple[Losses, None]:
         """Return the loss and, per lane, the tokens' usage, reconstruction error and energy."""
         cfg = self.cfg
         histograms = batch["histograms"]

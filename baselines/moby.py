@@ -34,7 +34,14 @@ from tespec.pretraining.contrast import (
     momentum_update,
     projector,
 )
-from tespec.pretraining.method import CropSettings, ImageMethod, PretrainData, TableRow
+from tespec.pretraining.method import (
+    Batch,
+    CropSettings,
+    ImageMethod,
+    Losses,
+    PretrainData,
+    TableRow,
+)
 from tespec.registry import METHODS
 
 
@@ -139,7 +146,7 @@ class Moby(ImageMethod):
         self.register_buffer("queue", normalize(torch.randn(2, cfg.queue, cfg.out), dim=-1))
         self.register_buffer("queue_ptr", torch.zeros((), dtype=torch.int64))
 
-    def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:
+    def loss(self, batch: Batch, state: None = None) -> tuple[Losses, None]:
         """Contrast the query of an image with its key from the other view, against a queue.
 
         Args:

@@ -29,6 +29,7 @@ VAL_IMAGES = 512
 VAL_PAIRS = 256
 VAL_BATCH = 64  # images or pairs; a ResNet-50 needs under 4 GB for 64 pairs of 260 x 346 px
 Batch = dict[str, Tensor]
+Losses = dict[str, Tensor]
 
 
 class _Data:

@@ -155,13 +155,14 @@ class Pyramid(nn.Module):
 
     def __init__(self, channels: tuple[int, ...]) -> None:
         super().__init__()
-        first, second, third, out = channels
+        out = channels[-1]
         self.norms = nn.ModuleList(LayerNorm2d(width) for width in channels)  # epsilon 1e-6
+        projections = [nn.Conv2d(width, out, 1, bias=False) for width in channels[:3]]
         self.levels = nn.ModuleList(
             [
-                nn.Sequential(nn.AvgPool2d(4), nn.Conv2d(first, out, 1, bias=False)),
-                nn.Sequential(nn.AvgPool2d(2), nn.Conv2d(second, out, 1, bias=False)),
-                nn.Conv2d(third, out, 1, bias=False),
+                nn.Sequential(nn.AvgPool2d(4), projections[0]),
+                nn.Sequential(nn.AvgPool2d(2), projections[1]),
+                projections[2],
                 nn.ConvTranspose2d(out, out, 2, stride=2, bias=False),
             ]
         )

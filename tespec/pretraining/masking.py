@@ -243,13 +243,9 @@ class PatchTokens(nn.Module):
         for stage in range(0 if features == "all" else 3, 4):
             finer = max(1, unit // (PATCH_SIZE << stage))
             coarser = max(1, (PATCH_SIZE << stage) // unit)
-            self.laterals.append(
-                nn.Sequential(
-                    nn.AvgPool2d(finer),
-                    nn.Conv2d(channels[stage], width * coarser**2, 1),
-                    nn.PixelShuffle(coarser),
-                )
-            )
+            lateral = nn.Conv2d(channels[stage], width * coarser**2, 1)
+            layers = (nn.AvgPool2d(finer), lateral, nn.PixelShuffle(coarser))
+            self.laterals.append(nn.Sequential(*layers))
 
     def forward(self, features: list[Tensor]) -> Tensor:
         """Compute tokens (B * T, h * w, width), row by row, of features (B, T, C, H, W)."""

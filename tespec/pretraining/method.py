@@ -24,7 +24,14 @@ from tespec.core.settings import (
 from tespec.datasets.images import ViewTransform
 from tespec.models.backbone import Backbone, backbones, build_backbone, find_backbone
 from tespec.models.layers import padded_size
-from tespec.pretraining.data import Batch, EventData, ImageData, PairData, PretrainData
+from tespec.pretraining.data import (
+    Batch,
+    EventData,
+    ImageData,
+    Losses,
+    PairData,
+    PretrainData,
+)
 from tespec.registry import METHODS, register_methods
 from tespec.weights.load import WeightsReport, load_backbone
 
@@ -157,7 +164,7 @@ class PretrainMethod(Method, nn.Module):
     backbone: Backbone
 
     @abstractmethod
-    def loss(self, batch: Batch, state: Any) -> tuple[dict[str, Tensor], Any]:
+    def loss(self, batch: Batch, state: Any) -> tuple[Losses, Any]:
         """Compute the losses of a training step.
 
         Args:
@@ -169,7 +176,7 @@ class PretrainMethod(Method, nn.Module):
             for the next step.
         """
 
-    def val_losses(self, batch: Batch, state: Any) -> tuple[dict[str, Tensor], Any]:
+    def val_losses(self, batch: Batch, state: Any) -> tuple[Losses, Any]:
         """Compute the losses of a validation batch, which are averaged over all samples.
 
         Args:

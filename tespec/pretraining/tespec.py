@@ -28,7 +28,7 @@ from tespec.events.intensity import estimate_high_pass, estimate_intensity
 from tespec.models import EventSwin
 from tespec.models.backbone import Backbone, BackboneState, detach, reset
 from tespec.models.layers import crop, in_fp32, to_device
-from tespec.pretraining.data import Batch, PretrainData
+from tespec.pretraining.data import Batch, Losses, PretrainData
 from tespec.pretraining.masking import MaskPatch, build_decoder, grid_size, pixel_maps, random_masks
 from tespec.pretraining.method import EventMethod, TableRow
 from tespec.registry import METHODS
@@ -184,7 +184,7 @@ class Tespec(EventMethod):
         bin_seconds = data.settings.window_ms / 1000 / data.settings.bins
         return cls(data.cfg, cls.new_backbone(data), bin_seconds)
 
-    def loss(self, batch: Batch, state: State | None) -> tuple[dict[str, Tensor], State]:
+    def loss(self, batch: Batch, state: State | None) -> tuple[Losses, State]:
         """Compute the losses of a step, with masks drawn anew.
 
         Returns:
@@ -192,7 +192,7 @@ class Tespec(EventMethod):
         """
         return self.masked_losses(batch, state, self.draw_mask(batch["histograms"]))
 
-    def val_losses(self, batch: Batch, state: State | None) -> tuple[dict[str, Tensor], State]:
+    def val_losses(self, batch: Batch, state: State | None) -> tuple[Losses, State]:
         """Compare the losses with the backbone's state carried along a recording or zeroed.
 
         The target's state is carried in both cases, so the targets are the same. The gap between
@@ -223,7 +223,7 @@ class Tespec(EventMethod):
 
     def masked_losses(
         self, batch: Batch, state: State | None, mask: Tensor
-    ) -> tuple[dict[str, Tensor], State]:
+    ) -> tuple[Losses, State]:
         """Compute the losses of a step with a given mask.
 
         Args:
