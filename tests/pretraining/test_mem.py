@@ -80,16 +80,18 @@ def test_operations_are_drawn_as_published_and_are_the_same_for_all_frames_of_a_
 
 
 def test_training_augments_images_of_the_tokenizer_and_counts_of_the_network(monkeypatch):
-    seen = []
+    seen, flipped = [], []
     for module in (mem, mem_tokenizer):
         monkeypatch.setattr(
             module, "rand_augment", lambda lanes, *args: seen.append((lanes, *args)) or lanes
         )
+    monkeypatch.setattr(mem, "random_time_flips", lambda lanes: flipped.append(lanes) or lanes)
     tokenizer().train().loss(events(3, 1), None)
     network().train().loss(events(2, 1), None)
     network(True).train().loss(events(2, 1), None)  # memory would be displaced
     tokenizer().eval().loss(events(3, 1), None)
     images, counts = seen
+    assert len(flipped) == 1
     assert images[0].shape == (3, 3, 64, 64)
     assert images[0].amax((1, 2, 3)).tolist() == [255] * 3
     assert images[1:] == (GEOMETRIC + PHOTOMETRIC, "bilinear")
@@ -111,14 +113,6 @@ def test_half_of_the_windows_are_played_backwards_and_all_are_shifted():
     assert len(moves) == 400
     assert {*(moves[:, 3] - 10).tolist()} == {*(moves[:, 4] - 15).tolist()} == set(range(-3, 4))
     assert random_shifts(counts, 1.0).sum() < 400  # events shifted out of the frame are lost
-
-
-@pytest.mark.parametrize("recurrent", [True, False])
-def test_in_memory_nothing_is_played_backwards(monkeypatch, recurrent):
-    flipped = []
-    monkeypatch.setattr(mem, "random_time_flips", lambda frames: flipped.append(frames) or frames)
-    network(recurrent).train().loss(events(), None)
-    assert bool(flipped) != recurrent
 
 
 def test_blocks_are_smaller_than_published_if_few_patches_are_masked():
