@@ -33,7 +33,7 @@ from tespec.models.layers import to_device
 from tespec.pretraining.contrast import info_nce
 from tespec.pretraining.mae import Fusion, MaskedDecoder, masked_mse
 from tespec.pretraining.masking import grid_size
-from tespec.pretraining.method import PairMethod, PretrainData, TableRow
+from tespec.pretraining.method import Batch, Losses, PairMethod, PretrainData, TableRow
 from tespec.pretraining.views import random_resized_crops
 from tespec.registry import METHODS
 
@@ -133,14 +133,16 @@ class Cm3ae(PairMethod):
         self.cfg = cfg
         self.backbone = backbone
         self.image_backbone = image_backbone
-        for name, heads, width in (
-            ("heads", cfg.heads, backbone.channels[-1]),
-            ("decoder_heads", cfg.decoder_heads, cfg.out),
-        ):
+        channels = backbone.channels[-1]
+        for name, width in {"heads": channels, "decoder_heads": cfg.out}.items():
+            heads = getattr(cfg, name)
             if width % heads:
-                what = f"{heads} does not divide the width of {width}"
-                raise UserError(f"objective.{name}", what, "set it to a divisor")
-        self.fusion = Fusion(backbone.channels[-1], cfg.heads, backbone.img_size)
+                raise UserError(
+                    f"objective.{name}",
+                    f"{heads} does not divide the width of {width}",
+                    "set it to a divisor",
+                )
+        self.fusion = Fusion(channels, cfg.heads, backbone.img_size)
         decoder = partial(
             MaskedDecoder,
             unit=cfg.mask.unit,
@@ -154,19 +156,19 @@ class Cm3ae(PairMethod):
         self.logit_scale = nn.Parameter(torch.tensor(cfg.logit_scale))
 
     @classmethod
-    def from_settings(
-        cls, cfg: Cm3aeSettings, settings: Pretraining, data: PretrainData
-    ) -> "Cm3ae":
-        patches = math.prod(grid_size(data.size, cfg.mask.unit))
-        visible = cfg.visible(patches)
+    def from_data(cls, data: PretrainData) -> "Cm3ae":
+        patches = math.prod(grid_size(data.size, data.cfg.mask.unit))
+        visible = data.cfg.visible(patches)
         if not 0 < visible < patches:
             missing = "masked" if visible else "visible"
-            what = f"{cfg.mask.ratio:g} leaves none of {patches} patches {missing}"
-            remedy = f"choose from {1 / patches:.3g} to {1 - 1 / patches:.3g}"
-            raise UserError("objective.mask.ratio", what, remedy)
-        return super().from_settings(cfg, settings, data)
+            raise UserError(
+                "objective.mask.ratio",
+                f"{data.cfg.mask.ratio:g} leaves none of {patches} patches {missing}",
+                f"choose from {1 / patches:.3g} to {1 - 1 / patches:.3g}",
+            )
+        return super().from_data(data)
 
-    def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:
+    def loss(self, batch: Batch, state: None = None) -> tuple[Losses, None]:
         """Reconstruct the masked patches of events and frame, and contrast the two.
 
         Args:
@@ -269,6 +271,5 @@ def grouped_contrast(
     results = []
     for one, other in zip(events.chunk(groups), frames.chunk(groups), strict=True):
         results += [info_nce(one, other, 1 / scale), info_nce(other, one, 1 / scale)]
-    losses = torch.stack([loss for loss, _ in results])
-    accuracies = torch.stack([accuracy for _, accuracy in results])
-    return losses.mean(), accuracies.mean()
+    losses, accuracies = zip(*results, strict=True)
+    return torch.stack(losses).mean(), torch.stack(accuracies).mean()

@@ -8,15 +8,15 @@ from typing import Any
 
 import torch
 from pydantic.dataclasses import dataclass
-from torch import Tensor, nn
+from torch import nn
 
 from tespec.core.distributed import all_gather_rows
 from tespec.core.errors import UserError
-from tespec.core.settings import PositiveFloat, PositiveInt, Pretraining
+from tespec.core.settings import PositiveFloat, PositiveInt
 from tespec.models.backbone import Backbone, detach, reset
 from tespec.models.layers import to_device
 from tespec.pretraining.contrast import info_nce, projector
-from tespec.pretraining.method import EventMethod, PretrainData, TableRow
+from tespec.pretraining.method import Batch, EventMethod, Losses, PretrainData, TableRow
 from tespec.pretraining.tespec import Tespec
 from tespec.registry import METHODS
 
@@ -72,13 +72,17 @@ class Cpc(EventMethod):
         )
 
     @classmethod
-    def from_settings(cls, cfg: CpcSettings, settings: Pretraining, data: PretrainData) -> "Cpc":
-        if settings.segments <= cfg.ahead:
-            what = f"{settings.segments} segments are too few to predict {cfg.ahead} ahead"
-            raise UserError("objective.ahead", what, "decrease it, or increase segments")
-        return super().from_settings(cfg, settings, data)
+    def from_data(cls, data: PretrainData) -> "Cpc":
+        segments = data.settings.segments
+        if segments <= data.cfg.ahead:
+            raise UserError(
+                "objective.ahead",
+                f"{segments} segments are too few to predict {data.cfg.ahead} ahead",
+                "decrease it, or increase segments",
+            )
+        return super().from_data(data)
 
-    def loss(self, batch: dict[str, Tensor], state: Any) -> tuple[dict[str, Tensor], Any]:
+    def loss(self, batch: Batch, state: Any) -> tuple[Losses, Any]:
         """Contrast predictions with the latents of later segments (Eq. 4).
 
         Args:
@@ -100,7 +104,7 @@ class Cpc(EventMethod):
             queries = all_gather_rows(predict(contexts[:, :-k].flatten(0, -2)))  # (N, D)
             keys = all_gather_rows(latents[:, k:].flatten(0, -2))
             drawn = to_device(torch.randperm(len(queries))[: self.cfg.places], queries.device)
-            result = info_nce(queries[drawn], keys[drawn], self.cfg.temperature)
-            results.append(torch.stack(result))
-        loss, accuracy = torch.stack(results).mean(0)
-        return {"loss": loss, "accuracy": accuracy}, detach(state)
+            results.append(info_nce(queries[drawn], keys[drawn], self.cfg.temperature))
+        losses, accuracies = zip(*results, strict=True)
+        means = {"loss": torch.stack(losses).mean(), "accuracy": torch.stack(accuracies).mean()}
+        return means, detach(state)

@@ -9,7 +9,7 @@ comments are those of Yan98/Event-Camera-Data-Dense-Pre-training.
 """
 
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
@@ -34,7 +34,7 @@ from tespec.models.layers import STRIDE, pad_to, padded_size, to_device
 from tespec.pretraining.contrast import momentum_copy, momentum_update, sinkhorn, soft_cross_entropy
 from tespec.pretraining.dense import TOKEN_SIZE, DenseNetwork, crop_clusters, random_clusters
 from tespec.pretraining.masking import draw_spread_blocks
-from tespec.pretraining.method import EventMethod, PretrainData, TableRow
+from tespec.pretraining.method import Batch, EventMethod, Losses, PretrainData, TableRow
 from tespec.pretraining.views import random_crops, random_views
 from tespec.registry import METHODS
 
@@ -151,10 +151,10 @@ class Ecddp(EventMethod):
         return self.student.backbone
 
     @classmethod
-    def from_settings(cls, cfg: Any, settings: Pretraining, data: PretrainData) -> "Ecddp":
-        if settings.recurrent and settings.segments == 1:
+    def from_data(cls, data: PretrainData) -> "Ecddp":
+        if data.settings.recurrent and data.settings.segments == 1:
             raise UserError("segments", "is 1, which trains no memory", "set it to 2 or more")
-        return super().from_settings(cfg, settings, data)
+        return super().from_data(data)
 
     def before_step(self, progress: float) -> None:
         """Do not update the prototypes in the first epoch (trainer/pretrain_trainer.py)."""
@@ -166,7 +166,7 @@ class Ecddp(EventMethod):
         momentum_update(self.teacher, self.student, self.cfg.momentum, progress)
         self.progress.fill_(progress)
 
-    def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:
+    def loss(self, batch: Batch, state: None = None) -> tuple[Losses, None]:
         """Compute the losses of a batch of sequences.
 
         With ConvLSTMs, all segments of a sequence share its crops, and also its masks, since memory

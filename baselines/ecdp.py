@@ -33,7 +33,7 @@ from tespec.pretraining.contrast import (
     momentum_copy,
     momentum_update,
 )
-from tespec.pretraining.method import TableRow
+from tespec.pretraining.method import Batch, Losses, TableRow
 from tespec.pretraining.teacher import Teacher, TeacherMethod, TeacherSettings
 from tespec.pretraining.views import random_views
 from tespec.registry import METHODS
@@ -166,7 +166,7 @@ class Ecdp(TeacherMethod):
         shifted = padded[..., top : top + height, left : left + width]
         return with_correlated_events(shifted, generator)
 
-    def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:
+    def loss(self, batch: Batch, state: None = None) -> tuple[Losses, None]:
         """Contrast two crops of the events, and the events with their images.
 
         Args:
@@ -217,8 +217,11 @@ def mlp(*widths: int) -> Projector:
     """
     layers: list[nn.Module] = []
     for inputs, outputs in pairwise(widths):
-        linear = nn.Linear(inputs, outputs, bias=False)
-        layers += [linear, nn.BatchNorm1d(outputs), nn.ReLU(inplace=True)]
+        layers += [
+            nn.Linear(inputs, outputs, bias=False),
+            nn.BatchNorm1d(outputs),
+            nn.ReLU(inplace=True),
+        ]
     return Projector(*layers[:-2], nn.BatchNorm1d(widths[-1], affine=False))
 
 

@@ -39,9 +39,9 @@ from tespec.datasets.images import (
 )
 from tespec.models.backbone import Backbone
 from tespec.models.layers import in_fp32
-from tespec.pretraining.contrast import pooled
+from tespec.pretraining.contrast import init_linear, pooled
 from tespec.pretraining.data import PretrainData
-from tespec.pretraining.method import CropSettings, ImageMethod, TableRow
+from tespec.pretraining.method import Batch, CropSettings, ImageMethod, Losses, TableRow
 from tespec.registry import METHODS
 
 IMAGENET_CLASSES = 1000  # assumed without data
@@ -131,12 +131,10 @@ class Imagenet(ImageMethod):
         self.backbone = backbone
         self.norm = nn.LayerNorm(backbone.channels[-1])
         self.classifier = nn.Linear(backbone.channels[-1], classes)
-        # models/swin_transformer.py, _init_weights
-        nn.init.trunc_normal_(self.classifier.weight, std=0.02)
-        nn.init.zeros_(self.classifier.bias)
+        init_linear(self.classifier)  # models/swin_transformer.py, _init_weights
 
     @classmethod
-    def from_settings(cls, cfg: Any, settings: Pretraining, data: PretrainData) -> Self:
+    def from_data(cls, data: PretrainData) -> Self:
         images = getattr(data, "images", None)
         if images and images.flat:
             raise UserError(
@@ -151,7 +149,7 @@ class Imagenet(ImageMethod):
                 f"its images are in {classes} folder",
                 "use a folder with one folder of images per class",
             )
-        return cls(cfg, cls.new_backbone(settings, data), classes)
+        return cls(data.cfg, cls.new_backbone(data), classes)
 
     @classmethod
     def views(cls, cfg: ImagenetSettings, training: bool = True) -> tuple[ViewTransform]:
@@ -181,7 +179,7 @@ class Imagenet(ImageMethod):
                     operation.aug_fn = posterize
         return (v2.Compose([crop, v2.Grayscale()]) if grey else crop,)
 
-    def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:
+    def loss(self, batch: Batch, state: None = None) -> tuple[Losses, None]:
         """Classify the images of a batch.
 
         Returns:
@@ -194,7 +192,7 @@ class Imagenet(ImageMethod):
         features, _ = self.backbone(images.unsqueeze(1))
         return self._losses(features[-1], targets), None
 
-    def val_losses(self, batch: dict[str, Tensor], state: None) -> tuple[dict[str, Tensor], None]:
+    def val_losses(self, batch: Batch, state: None) -> tuple[Losses, None]:
         """Classify the images of a validation batch.
 
         Returns:
@@ -206,14 +204,15 @@ class Imagenet(ImageMethod):
     @in_fp32
     def _losses(self, last_stage: Tensor, targets: Tensor) -> dict[str, Tensor]:
         logits = self.classifier(pooled(last_stage, self.norm))  # (B, classes)
-        smoothing = 0.0
+        smoothing = self.cfg.smoothing if self.training else 0.0
         labels = targets
         if targets.dim() > 1:  # of mixed images, already smoothed
             labels = targets.argmax(1)
-        elif self.training:
-            smoothing = self.cfg.smoothing
-        loss = cross_entropy(logits, targets, label_smoothing=smoothing)
-        return {"loss": loss, "accuracy": (logits.argmax(1) == labels).float().mean()}
+            smoothing = 0.0
+        return {
+            "loss": cross_entropy(logits, targets, label_smoothing=smoothing),
+            "accuracy": (logits.argmax(1) == labels).float().mean(),
+        }
 
     def mix(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Mix neighbouring images and their labels by mixup or cutmix.
@@ -248,15 +247,13 @@ class Imagenet(ImageMethod):
         seeds = torch.randint(2**31, (1 + global_batch // MIXED,)).tolist()[first_group:]
         ends = [end - rows.start for end in range(MIXED * (first_group + 1), rows.stop, MIXED)]
         groups = zip(seeds, images.tensor_split(ends), labels.tensor_split(ends), strict=False)
-        mixed_images = []
-        mixed_labels = []
+        mixed = []
         for seed, group, group_labels in groups:
             with seeded(seed):
                 # timm mixes the first image with the last: this order pairs neighbours
-                mixed, fractions = mixup(pair_order(group), pair_order(group_labels))
-            mixed_images.append(mixed)
-            mixed_labels.append(fractions)
-        return torch.cat(mixed_images), torch.cat(mixed_labels)
+                mixed.append(mixup(pair_order(group), pair_order(group_labels)))
+        mixed_images, fractions = zip(*mixed, strict=True)
+        return torch.cat(mixed_images), torch.cat(fractions)
 
 
 def pair_order(rows: Tensor) -> Tensor:

@@ -31,7 +31,7 @@ from tespec.core.settings import (
 from tespec.models.backbone import Backbone, PatchBackbone, detach, reset
 from tespec.models.layers import in_fp32, pad_to, to_device
 from tespec.pretraining.masking import MaskPatch, PatchTokens, draw_blocks, grid_size
-from tespec.pretraining.method import EventMethod, TableRow
+from tespec.pretraining.method import Batch, EventMethod, Losses, TableRow
 from tespec.pretraining.tokens import perplexity, usage
 from tespec.pretraining.views import (
     GEOMETRIC,
@@ -165,7 +165,7 @@ class Mem(EventMethod):
     def load_required(self, path: Path) -> None:
         self.tokenizer.load_state_dict(read_weights(path)[0])
 
-    def loss(self, batch: dict[str, Tensor], state: Any) -> tuple[dict[str, Tensor], Any]:
+    def loss(self, batch: Batch, state: Any) -> tuple[Losses, Any]:
         """Predict the tokens of masked patches from the visible ones.
 
         Args:
@@ -204,9 +204,8 @@ class Mem(EventMethod):
         error = in_fp32(cross_entropy)(logits, targets, reduction="sum")
         correct = (logits.argmax(1) == targets).sum()
         counts = all_reduce_sum(usage(tokens, tokenizer.tokens))
-        losses = {
+        return {
             "loss": global_mean(error, len(positions)),
             "accuracy": global_mean(correct, len(positions)),
             "perplexity": perplexity(counts),
-        }
-        return losses, detach(state)
+        }, detach(state)

@@ -30,7 +30,7 @@ from tespec.core.settings import (
     Pretraining,
 )
 from tespec.models.layers import crop, in_fp32, pad_to, padded_size
-from tespec.pretraining.method import EventMethod, PretrainData, TableRow
+from tespec.pretraining.method import Batch, EventMethod, Losses, PretrainData, TableRow
 from tespec.pretraining.tokens import gumbel_noise, mixed_tokens, perplexity, usage
 from tespec.pretraining.views import (
     GEOMETRIC,
@@ -108,12 +108,13 @@ class _Residual(nn.Sequential):
 
 
 class Tokenizer(nn.Module):
-    """Discrete autoencoder of images (N, 3, H, W) whose sides are multiples of `cfg.unit` px."""
+    """Discrete autoencoder of images (N, 3, H, W), padded to multiples of `cfg.unit` px."""
 
     in_channels = 3
 
     def __init__(self, cfg: TokenizerSettings) -> None:
         super().__init__()
+        self.unit = cfg.unit
         hidden = cfg.hidden
         down: list[nn.Module] = []
         up: list[nn.Module] = []
@@ -132,10 +133,15 @@ class Tokenizer(nn.Module):
         )
         self.codebook = nn.Parameter(torch.randn(cfg.tokens, cfg.width))
 
+    def logits(self, images: Tensor) -> Tensor:
+        """Compute logits (N, tokens, h, w) of the tokens of all patches."""
+        height, width = images.shape[-2:]
+        return self.encoder(pad_to(images, padded_size(height, width, self.unit)))
+
     @torch.no_grad()
     def tokens(self, images: Tensor) -> Tensor:
         """Return the most likely token (N, h, w) int64 of all patches."""
-        return self.encoder(images).argmax(1)
+        return self.logits(images).argmax(1)
 
 
 @in_fp32
@@ -210,15 +216,13 @@ class MemTokenizer(EventMethod):
         self.register_buffer("progress", torch.zeros((), dtype=torch.float64))
 
     @classmethod
-    def from_settings(
-        cls, cfg: TokenizerSettings, settings: Pretraining, data: PretrainData
-    ) -> "MemTokenizer":
-        return cls(cfg)
+    def from_data(cls, data: PretrainData) -> "MemTokenizer":
+        return cls(data.cfg)
 
     def after_step(self, progress: float) -> None:
         self.progress.fill_(progress)  # of the temperature
 
-    def loss(self, batch: dict[str, Tensor], state: None) -> tuple[dict[str, Tensor], None]:
+    def loss(self, batch: Batch, state: None) -> tuple[Losses, None]:
         """Reconstruct augmented images of events from their tokens.
 
         Args:
@@ -237,11 +241,8 @@ class MemTokenizer(EventMethod):
         images = tokenizer_input(crops, cfg.hot, cfg.gamma)  # (B * T, 3, H, W)
         if self.training:
             pixels = (255 * images).to(torch.uint8)
-            operations = GEOMETRIC + PHOTOMETRIC
-            images = rand_augment(pixels, operations, "bilinear") / 255
-        height, width = images.shape[-2:]
-        padded = pad_to(images, padded_size(height, width, cfg.unit))
-        logits = self.backbone.encoder(padded)  # (B * T, tokens, h, w)
+            images = rand_augment(pixels, GEOMETRIC + PHOTOMETRIC, "bilinear") / 255
+        logits = self.backbone.logits(images)  # (B * T, tokens, h, w)
         noise = gumbel_noise(logits)
         vectors = mixed_tokens(logits, noise, self._temperature, self.backbone.codebook)
         error, divergence = tokenizer_losses(self.backbone.decoder(vectors), images, logits)
@@ -260,16 +261,15 @@ class MemTokenizer(EventMethod):
         annealing = (-ANNEALING * epoch * (epoch + 1) / 2).exp()
         return (start * annealing).clamp(min=minimum).float()
 
-    def val_losses(self, batch: dict[str, Tensor], state: None) -> tuple[dict[str, Tensor], None]:
+    def val_losses(self, batch: Batch, state: None) -> tuple[Losses, None]:
         """Return the loss and, per lane, the tokens' usage, reconstruction error and energy."""
         cfg = self.cfg
         histograms = batch["histograms"]
         losses, _ = self.loss(batch, None)
         images = tokenizer_input(histograms.flatten(0, 1), cfg.hot, cfg.gamma)
-        height, width = images.shape[-2:]
-        tokens = self.backbone.tokens(pad_to(images, padded_size(height, width, cfg.unit)))
+        tokens = self.backbone.tokens(images)
         vectors = self.backbone.codebook[tokens].permute(0, 3, 1, 2)
-        reconstruction = crop(self.backbone.decoder(vectors), (height, width))
+        reconstruction = crop(self.backbone.decoder(vectors), images.shape[-2:])
         lanes = len(histograms)
         return {
             "loss": losses["loss"],
@@ -282,8 +282,10 @@ class MemTokenizer(EventMethod):
         """Return mean loss, perplexity of all tokens and relative reconstruction error."""
         in_use = perplexity(means["usage"]).item()
         if in_use < COLLAPSED:
-            used = f"{in_use:.2f} of {self.cfg.tokens:,} tokens are in use on validation data"
-            log(f"the tokenizer collapsed: {used}")
+            log(
+                f"the tokenizer collapsed: {in_use:.2f} of {self.cfg.tokens:,} tokens are in use "
+                "on validation data"
+            )
         return {
             "loss": means["loss"].item(),
             "perplexity": in_use,

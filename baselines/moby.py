@@ -4,7 +4,6 @@ Files in comments are those of SwinTransformer/Transformer-SSL.
 """
 
 import random
-from typing import Any
 
 import tespec.core.compat  # noqa: F401  # before timm and torchvision
 
@@ -35,7 +34,14 @@ from tespec.pretraining.contrast import (
     momentum_update,
     projector,
 )
-from tespec.pretraining.method import CropSettings, ImageMethod, PretrainData, TableRow
+from tespec.pretraining.method import (
+    Batch,
+    CropSettings,
+    ImageMethod,
+    Losses,
+    PretrainData,
+    TableRow,
+)
 from tespec.registry import METHODS
 
 
@@ -140,7 +146,7 @@ class Moby(ImageMethod):
         self.register_buffer("queue", normalize(torch.randn(2, cfg.queue, cfg.out), dim=-1))
         self.register_buffer("queue_ptr", torch.zeros((), dtype=torch.int64))
 
-    def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:
+    def loss(self, batch: Batch, state: None = None) -> tuple[Losses, None]:
         """Contrast the query of an image with its key from the other view, against a queue.
 
         Args:
@@ -163,8 +169,7 @@ class Moby(ImageMethod):
         return {"loss": loss_ab + loss_ba, "accuracy": (accuracy_ab + accuracy_ba) / 2}, None
 
     def _query(self, x: Tensor) -> Tensor:
-        features = global_avg_pool(self.backbone, x, self.norm)
-        return self.predictor(self.projector(features))
+        return self.predictor(self.projector(global_avg_pool(self.backbone, x, self.norm)))
 
     @torch.no_grad()
     def _key(self, x: Tensor) -> Tensor:
@@ -188,8 +193,12 @@ class Moby(ImageMethod):
         return byol_transform(cfg, 1.0, 0.0), byol_transform(cfg, 0.1, 0.2)
 
     @classmethod
-    def from_settings(cls, cfg: Any, settings: Pretraining, data: PretrainData) -> "Moby":
-        if settings.batch_size > cfg.queue:
-            what = f"{settings.batch_size} images do not fit into the queue of {cfg.queue}"
-            raise UserError("batch_size", what, "use fewer, or increase objective.queue")
-        return super().from_settings(cfg, settings, data)
+    def from_data(cls, data: PretrainData) -> "Moby":
+        count = data.settings.batch_size
+        if count > data.cfg.queue:
+            raise UserError(
+                "batch_size",
+                f"{count} images do not fit into the queue of {data.cfg.queue}",
+                "use fewer, or increase objective.queue",
+            )
+        return super().from_data(data)

@@ -18,7 +18,7 @@ from tespec.core.settings import (
 )
 from tespec.models.backbone import Backbone
 from tespec.models.layers import in_fp32, pad_to
-from tespec.pretraining.method import TableRow
+from tespec.pretraining.method import Batch, Losses, TableRow
 from tespec.pretraining.teacher import STAGE, TOKEN_SIZE, Teacher, TeacherMethod, TeacherSettings
 from tespec.registry import METHODS
 
@@ -96,7 +96,7 @@ class ScaleEvent(TeacherMethod):
         self.teacher = teacher
         self.project = nn.Linear(sum(backbone.channels[STAGE:]), teacher.width)
 
-    def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:
+    def loss(self, batch: Batch, state: None = None) -> tuple[Losses, None]:
         """Match the features of the events with the teacher's features of the image.
 
         Args:

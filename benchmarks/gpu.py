@@ -40,7 +40,7 @@ from tespec.core.config import finetuning_settings, names, pretraining_settings
 from tespec.core.errors import UserError, one_line
 from tespec.core.paths import RESULTS
 from tespec.models.backbone import execute
-from tespec.pretraining.method import new_network, open_pretraining
+from tespec.pretraining.method import open_pretraining, pretrain_method
 from tespec.runs.cost import estimate_training, input_size
 from tespec.runs.data import Data, settings_of
 from tespec.runs.setup import Setup
@@ -85,7 +85,7 @@ def training(name: str, precision: str, device: torch.device) -> tuple[Trainer, 
     else:
         task = build_task(settings_of(Data(root, "sample"), name, "recurrent", None, FEW), root)
     torch.manual_seed(0)
-    network = new_network(task.settings, task) if name == "tespec" else task.model()
+    network = task.method.from_data(task) if name == "tespec" else task.model()
     half = precision if device.type == "cuda" else "fp32"  # the trainer has no bf16 on a CPU
     optimisation = replace(task.settings.optimisation, precision=half)
     steps = task.steps(0)
@@ -275,7 +275,7 @@ def paper_step(
         settings = pretraining_settings(name, profile, changes)
         size = input_size(settings, "1mpx")
         data = open_pretraining(settings, None, size)
-        network = new_network(settings, data)
+        network = pretrain_method(settings).from_data(data)
         batch = data.blank_batch(settings.batch_size, device)
     else:
         settings = finetuning_settings(name, "recurrent", profile, changes)

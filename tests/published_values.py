@@ -24,3 +24,17 @@ def assert_gradient(found: Tensor, published: Tensor) -> None:
     """Compare a gradient with the authors': within 1e-4 of its norm."""
     difference = (found.detach().to(published.dtype) - published).norm()
     assert difference <= 1e-4 * published.norm() + 1e-12, f"{difference} of {published.norm()}"
+
+
+class Recorded:
+    """The part of NumPy's generator that masks draw from, with recorded numbers from 0 to 1."""
+
+    def __init__(self, uniforms: Tensor) -> None:
+        self.random = iter(uniforms.tolist()).__next__
+
+    def uniform(self, low: float, high: float) -> float:
+        # the authors' aspect ratio falls where ours rises
+        return high - (high - low) * self.random()
+
+    def integers(self, count: int) -> int:
+        return int(self.random() * count)

@@ -33,7 +33,6 @@ from tespec.runs.cost import (
     estimate_training,
     evaluated_windows,
     input_size,
-    require_trainable,
 )
 from tespec.runs.data import SAMPLE, Data, find_data, find_unlabelled, settings_of
 from tespec.runs.finetune import CellSpec, finetune

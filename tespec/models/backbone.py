@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map_only
 from torch.utils.checkpoint import checkpoint
 
 from tespec.core.errors import UserError
-from tespec.core.settings import Size
+from tespec.core.settings import Size, suggest
 from tespec.models.layers import STRIDE, DropPath, compute_dtype, pad_to, replace_modules
 from tespec.registry import BACKBONES
 
@@ -323,12 +323,16 @@ def build_backbone(
     Raises:
         UserError: the name is not registered, or an argument does not fit the architecture.
     """
+    kind = find_backbone(backbone)
+    return kind(backbone, recurrent, bins, img_size, in_channels, drop_path)
+
+
+def find_backbone(name: str) -> type[Backbone]:
+    """Return the registered backbone of that name; the message for an unknown one suggests one."""
     registered = backbones()
-    if backbone not in registered:
-        raise UserError(
-            "backbone", f"unknown value {backbone!r}", f"choose from {', '.join(registered)}"
-        )
-    return registered[backbone](backbone, recurrent, bins, img_size, in_channels, drop_path)
+    if name not in registered:
+        raise UserError("backbone", f"unknown value {name[:100]!r}", suggest(name, registered))
+    return registered[name]
 
 
 def backbones() -> dict[str, type[Backbone]]:

@@ -163,6 +163,14 @@ def projector(channels: int, hidden: int, out: int) -> Projector:
     )
 
 
+def init_linear(module: nn.Module) -> None:
+    """Initialise a linear layer as ViTs: truncated normal weights of std 0.02, biases of 0."""
+    if isinstance(module, nn.Linear):
+        nn.init.trunc_normal_(module.weight, std=0.02)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
+
+
 class PrototypeHead(nn.Module):
     """DINO's head: an MLP to unit length, and a weight-normalised linear layer of prototypes.
 
@@ -185,12 +193,8 @@ class PrototypeHead(nn.Module):
             nn.GELU(),
             nn.Linear(hidden, bottleneck),
         )
-        for layer in self.perceptron:
-            if isinstance(layer, nn.Linear):
-                nn.init.trunc_normal_(layer.weight, std=0.02)
-                nn.init.zeros_(layer.bias)
-        directions = nn.Linear(bottleneck, prototypes, bias=False).weight.detach()
-        self.directions = nn.Parameter(directions)
+        self.perceptron.apply(init_linear)
+        self.directions = nn.Linear(bottleneck, prototypes, bias=False).weight
         self.lengths = nn.Parameter(torch.ones(prototypes, 1))
 
     @in_fp32

@@ -1,10 +1,9 @@
 """Pre-training data, split into training and validation: events, images, or pairs of both."""
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import count, islice
+from itertools import groupby, zip_longest
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -30,6 +29,7 @@ VAL_IMAGES = 512
 VAL_PAIRS = 256
 VAL_BATCH = 64  # images or pairs; a ResNet-50 needs under 4 GB for 64 pairs of 260 x 346 px
 Batch = dict[str, Tensor]
+Losses = dict[str, Tensor]
 
 
 class _Data:
@@ -60,13 +60,11 @@ class _Data:
         self.cfg = cfg
         if size is not None:
             self.size = size
-        if not settings.recurrent:
-            return
-        if self.unordered:
+        if settings.recurrent and self.unordered:
             raise UserError(
                 "recurrent", f"{self.unordered} have no order in time", "set it to false"
             )
-        if settings.sampling == "random" and settings.segments == 1:
+        if settings.recurrent and settings.sampling == "random" and settings.segments == 1:
             raise UserError(
                 "recurrent",
                 "chunks of one window have no state to carry, so memory is not trained",
@@ -94,28 +92,23 @@ class EventData(_Data):
         Raises:
             UserError: if the validation recordings are too short.
         """
-        split = self.split(root, skip_damaged)
-        self.train = split.train
-        self.held_out = split.held_out
+        self.split(root, skip_damaged)
         segments = self.settings.segments
         min_count = min(self.method.min_batch_size, self._val_lanes)
-        lengths = [len(recording) for recording in self._val_recordings]
-        sequences = sum(min(VAL_WINDOWS, length) // segments for length in lengths)
-        if sequences >= min_count:
-            return
-        longest = max(map(len, self.held_out))
-        what = (
-            f"the validation recordings contain {sequences} sequences of {segments} windows, "
-            f"fewer than {min_count}; the longest has {longest} windows of "
-            f"{self.settings.window_ms:g} ms"
-        )
-        option = "fewer segments"
-        if 0 < longest < segments:
-            option = f"--set segments={longest}"
-        raise UserError(root, what, f"use {option}, or longer recordings")
+        sequences = len(self._val_chunks())
+        if sequences < min_count:
+            longest = max(map(len, self.held_out))
+            option = f"--set segments={longest}" if 0 < longest < segments else "fewer segments"
+            raise UserError(
+                root,
+                f"the validation recordings contain {sequences} sequences of {segments} windows, "
+                f"fewer than {min_count}; the longest has {longest} windows of "
+                f"{self.settings.window_ms:g} ms",
+                f"use {option}, or longer recordings",
+            )
 
-    def split(self, root: Path, skip_damaged: bool) -> TrainValSplit:
-        """Split the recordings of a folder, and set `root`, `size`, `damaged` and `notes`.
+    def split(self, root: Path, skip_damaged: bool) -> None:
+        """Split the recordings of a folder, and set all attributes that they determine.
 
         Args:
             root: folder of the recordings.
@@ -126,6 +119,8 @@ class EventData(_Data):
             root, settings.window_ms, settings.downsample, settings.sensor, skip_damaged
         )
         self.root = root
+        self.train = split.train
+        self.held_out = split.held_out
         self.damaged = tuple(split.damaged)
         region = split.train[0].region  # `split_train_val` refuses recordings of different sizes
         self.size = (region.height, region.width)
@@ -134,7 +129,6 @@ class EventData(_Data):
             *(f"skipped (damaged): {error}" for error in split.damaged.values()),
             *map(": ".join, event_corrections((*split.train, *split.held_out)).items()),
         )
-        return split
 
     def contents(self) -> Contents:
         """What determines the data, see `tespec.datasets.recording.contents_of`."""
@@ -142,10 +136,9 @@ class EventData(_Data):
 
     def recordings(self) -> dict[str, dict[str, float]]:
         """Return the number of windows, or pairs, of each recording in "train" or "held_out"."""
-        splits = {"train": self.train, "held_out": self.held_out}
         return {
             recording.name: {name: len(recording)}
-            for name, split in splits.items()
+            for name, split in (("train", self.train), ("held_out", self.held_out))
             for recording in split
         }
 
@@ -166,9 +159,10 @@ class EventData(_Data):
             device: device of the batch, such as "meta".
         """
         shape = (lanes, self.settings.segments, 2 * self.settings.bins, *self.size)
-        histograms = torch.zeros(shape, dtype=torch.uint8, device=device)
-        is_first = torch.zeros(lanes, dtype=torch.bool, device=device)
-        return {"histograms": histograms, "is_first": is_first}
+        return {
+            "histograms": torch.zeros(shape, dtype=torch.uint8, device=device),
+            "is_first": torch.zeros(lanes, dtype=torch.bool, device=device),
+        }
 
     @property
     def _val_lanes(self) -> int:
@@ -178,44 +172,43 @@ class EventData(_Data):
         lanes = min(self.method.val_batch_size, self.settings.batch_size)
         return max(self.method.min_batch_size, lanes)
 
-    @property
-    def _val_recordings(self) -> list[Recording]:
-        """Recordings of which the validation uses the first windows."""
+    def _val_chunks(self, frames: int | None = None) -> list[tuple[Recording, int]]:
+        """Recording and first window of each validation chunk; `frames` as in `val_batches`."""
         segments = self.settings.segments
-        recordings = [recording for recording in self.held_out if len(recording) >= segments]
-        return recordings[:VAL_RECORDINGS]
-
-    def val_chunks(self, frames: int | None = None) -> Iterator[Batch]:
-        """Yield the chunks of each validation recording in turn, without augmentation.
-
-        Args:
-            frames: about how many frames to yield, from up to four recordings; None: all.
-        """
-        recordings = self._val_recordings
-        segments = self.settings.segments
+        recordings = [part for part in self.held_out if len(part) >= segments][:VAL_RECORDINGS]
         windows = VAL_WINDOWS
         if frames is not None:
             recordings = recordings[:4]
             windows = max(segments, frames // len(recordings))
-        for recording in recordings:
-            for first in range(0, min(windows, len(recording)) - segments + 1, segments):
-                histograms = recording.histograms(first, segments, self.settings.binning)
-                yield {
-                    "histograms": torch.from_numpy(histograms)[None],
-                    "is_first": torch.tensor([first == 0]),
-                }
+        return [
+            (recording, first)
+            for recording in recordings
+            for first in range(0, min(windows, len(recording)) - segments + 1, segments)
+        ]
 
     def val_batches(self, device: torch.device, frames: int | None = None) -> Iterator[Batch]:
-        """Yield batches of validation chunks; a last batch below `min_batch_size` is dropped.
+        """Yield the chunks of each validation recording in turn, without augmentation.
+
+        A last batch below `min_batch_size` is dropped.
 
         Args:
             device: device of the batches.
             frames: about how many frames to yield, from up to four recordings; None: all.
         """
-        chunks = self.val_chunks(frames)
-        min_count = min(self.method.min_batch_size, self._val_lanes)
-        while len(lanes := list(islice(chunks, self._val_lanes))) >= min_count:
-            yield {name: torch.cat([lane[name] for lane in lanes]).to(device) for name in lanes[0]}
+        settings = self.settings
+        chunks = self._val_chunks(frames)
+        lanes = self._val_lanes
+        min_count = min(self.method.min_batch_size, lanes)
+        for start in range(0, len(chunks) - min_count + 1, lanes):
+            histograms = [
+                torch.from_numpy(recording.histograms(first, settings.segments, settings.binning))
+                for recording, first in chunks[start : start + lanes]
+            ]
+            is_first = [first == 0 for _, first in chunks[start : start + lanes]]
+            yield {
+                "histograms": torch.stack(histograms).to(device),
+                "is_first": torch.tensor(is_first, device=device),
+            }
 
     def features(self, backbone: Backbone, batch: Batch, state: Any) -> tuple[list[Tensor], Any]:
         """Compute the features of a validation batch.
@@ -228,7 +221,7 @@ class EventData(_Data):
         Returns:
             Features (B, T, C, h, w) of the four stages, and the state.
         """
-        return backbone(batch["histograms"], reset(state, batch["is_first"]))
+        return backbone(batch["histograms"], reset(state, batch["is_first"]) if state else None)
 
 
 class ImageData(_Data):
@@ -281,15 +274,17 @@ class ImageData(_Data):
             seed: of the order and augmentation.
             shard: index and number of the ranks that share a batch.
         """
-        views = self.method.views(self.cfg)
-        return images.ImageBatches(self.images, views, self.settings.batch_size, seed, shard)
+        return images.ImageBatches(
+            self.images, self.method.views(self.cfg), self.settings.batch_size, seed, shard
+        )
 
     def blank_batch(self, lanes: int, device: torch.device) -> Batch:
         """Return a batch of `lanes` black images, for estimating the cost of a step."""
         shape = (lanes, len(self.method.views(self.cfg)), self.cfg.channels, *self.size)
-        views = torch.zeros(shape, dtype=torch.uint8, device=device)
-        labels = torch.zeros(lanes, dtype=torch.int64, device=device)
-        return {"views": views, "labels": labels}
+        return {
+            "views": torch.zeros(shape, dtype=torch.uint8, device=device),
+            "labels": torch.zeros(lanes, dtype=torch.int64, device=device),
+        }
 
     def val_batches(self, device: torch.device, frames: int | None = None) -> Iterator[Batch]:
         """Yield batches of validation images, balanced over the classes.
@@ -298,11 +293,11 @@ class ImageData(_Data):
             device: device of the batches.
             frames: number of images, at most; None: `VAL_IMAGES`, or one of each class.
         """
-        class_counts: defaultdict[int, count[int]] = defaultdict(count)
-        labels = [(self.images.label(path), path) for path in self.images.held_out]
-        ranked = sorted((next(class_counts[label]), label, path) for label, path in labels)
-        limit = frames or max(VAL_IMAGES, len(class_counts))
-        paths = [path for _, _, path in ranked[:limit]]
+        by_class = groupby(sorted(self.images.held_out, key=self.images.label), self.images.label)
+        # an image of each class in turn
+        rounds = list(zip_longest(*(list(paths) for _, paths in by_class)))
+        limit = frames or max(VAL_IMAGES, len(rounds[0]))
+        paths = [path for paths in rounds for path in paths if path][:limit]
         views = self.method.views(self.cfg, training=False)
         min_count = self.method.min_batch_size
         size = min(max(self.settings.batch_size, min_count), VAL_BATCH)
@@ -343,12 +338,11 @@ class PairData(EventData):
                 f"no recording has images in {IMAGES}/",
                 "give recordings of the DDD17 archive",
             )
-        split = self.split(root, skip_damaged)
+        self.split(root, skip_damaged)
         window_ms = self.settings.window_ms
-        self.train = images.pair_with_frames(split.train, window_ms)
-        self.held_out = images.subsample(
-            images.pair_with_frames(split.held_out, window_ms), VAL_PAIRS
-        )
+        self.train = images.pair_with_frames(self.train, window_ms)
+        pairs = images.pair_with_frames(self.held_out, window_ms)
+        self.held_out = images.subsample(pairs, VAL_PAIRS)
         min_count = self.method.min_batch_size
         if sum(map(len, self.held_out)) < min_count:
             raise UserError(
@@ -364,14 +358,14 @@ class PairData(EventData):
             seed: of the order and augmentation.
             shard: index and number of the ranks that share a batch.
         """
-        augment = partial(self.method.augment, self.cfg)
-        return images.PairBatches(self.train, self.settings, seed, shard, augment)
+        return images.PairBatches(
+            self.train, self.settings, seed, shard, partial(self.method.augment, self.cfg)
+        )
 
     def blank_batch(self, lanes: int, device: torch.device) -> Batch:
         """Return a batch of `lanes` pairs of zeros, for estimating the cost of a step."""
-        zeros = partial(torch.zeros, dtype=torch.uint8, device=device)
-        histograms = zeros(lanes, 1, 2 * self.settings.bins, *self.size)
-        return {"histograms": histograms, "images": zeros(lanes, 1, 1, *self.size)}
+        histograms = super().blank_batch(lanes, device)["histograms"][:, :1]
+        return {"histograms": histograms, "images": histograms[:, :, :1].clone()}
 
     def val_batches(self, device: torch.device, frames: int | None = None) -> Iterator[Batch]:
         """Yield batches of validation pairs of equal size.
@@ -383,15 +377,11 @@ class PairData(EventData):
         pairs = sum(map(len, self.held_out))
         batch_count = -(-pairs // min(self.settings.batch_size, VAL_BATCH))
         size = max(self.method.min_batch_size, pairs // batch_count)
-        augmentation = replace(self.settings.augmentation, flip=0.0, zoom=0.0)
-        settings = replace(self.settings, augmentation=augmentation, batch_size=size)
+        unchanged = replace(self.settings.augmentation, flip=0.0, zoom=0.0)
+        settings = replace(self.settings, augmentation=unchanged, batch_size=size)
         steps = images.PairBatches(self.held_out, settings, 0)
         for step in range(min(pairs, frames or pairs) // size):
             yield {name: value.to(device) for name, value in steps[step].items()}
-
-    def features(self, backbone: Backbone, batch: Batch, state: Any) -> tuple[list[Tensor], Any]:
-        """Compute the features of the histograms; see `EventData.features`."""
-        return backbone(batch["histograms"])
 
 
 PretrainData = EventData | ImageData
@@ -405,6 +395,6 @@ def _skipped(split: TrainValSplit | images.ImageFolder) -> Iterator[str]:
     }
     for reason, names in reasons.items():
         if names:
-            more = len(names) - NAMES_PER_LINE
             listed = ", ".join(names[:NAMES_PER_LINE])
-            yield f"skipped ({reason}): {listed}{f' and {more} more' if more > 0 else ''}"
+            more = len(names) - NAMES_PER_LINE
+            yield f"skipped ({reason}): {listed}" + (f" and {more} more" if more > 0 else "")

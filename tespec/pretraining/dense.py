@@ -8,14 +8,14 @@ from collections.abc import Sequence
 import tespec.core.compat  # noqa: F401  # before timm
 
 import torch
-from timm.layers import Mlp
+from timm.layers import LayerNorm2d, Mlp
 from torch import Tensor, nn
 from torch.nn.functional import interpolate, normalize, scaled_dot_product_attention
 
 from tespec.core.distributed import shard_slice
 from tespec.models.event_swin import PATCH_SIZE, EventSwin
 from tespec.models.layers import in_fp32, to_device
-from tespec.pretraining.contrast import PrototypeHead
+from tespec.pretraining.contrast import PrototypeHead, init_linear
 from tespec.pretraining.masking import replace_masked
 from tespec.pretraining.views import crop_and_resize
 
@@ -61,11 +61,11 @@ def random_clusters(maps: Tensor, count: int) -> Tensor:
     Returns:
         Memberships (N, K, h, w) bool.
     """
-    height, width = maps.shape[-2:]
+    tokens = maps.flatten(2).mT  # (N, h * w, C)
     total, local = shard_slice(len(maps))
-    initial_centres = torch.rand(total, height * width).argsort(1)[local, :count]
-    cluster_masks = cluster(maps.flatten(2).mT, to_device(initial_centres, maps.device))
-    return cluster_masks.unflatten(2, (height, width))
+    initial_centres = torch.rand(total, tokens.shape[1]).argsort(1)[local, :count]
+    cluster_masks = cluster(tokens, to_device(initial_centres, maps.device))
+    return cluster_masks.unflatten(2, maps.shape[-2:])
 
 
 def crop_clusters(clusters: Tensor, boxes: Tensor, size: Sequence[int]) -> Tensor:
@@ -93,11 +93,7 @@ class AttentionPool(nn.Module):
         nn.init.trunc_normal_(self.positions, std=0.02)
         self.layers = nn.ModuleList(_PoolingLayer(channels) for _ in range(POOLING_LAYERS))
         self.norm = nn.LayerNorm(channels, eps=1e-6)
-        for module in self.modules():
-            if isinstance(module, nn.Linear):
-                nn.init.trunc_normal_(module.weight, std=0.02)
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
+        self.apply(init_linear)
 
     @in_fp32
     def forward(self, maps: Tensor, cluster_masks: Tensor | None = None) -> Tensor:
@@ -113,14 +109,13 @@ class AttentionPool(nn.Module):
         """
         positions = interpolate(self.positions, size=maps.shape[-2:], mode="bicubic")
         tokens = (maps + positions).flatten(2).mT  # (N, h * w, C)
+        vectors = self.vector.expand(len(maps), -1, -1)  # (N, 1, C)
         mask = None
-        count = 1
         if cluster_masks is not None:
-            count = cluster_masks.shape[1]
-            identity = torch.eye(count, dtype=torch.bool, device=maps.device)
-            identity = identity.expand(len(maps), -1, -1)
-            mask = torch.cat([identity, cluster_masks], dim=2).unsqueeze(1)  # (N, 1, K, K + h * w)
-        vectors = self.vector.expand(len(maps), count, -1)
+            vectors = self.vector.expand(*cluster_masks.shape[:2], -1)  # (N, K, C)
+            itself = torch.eye(vectors.shape[1], dtype=torch.bool, device=maps.device)
+            itself = itself.expand(len(maps), -1, -1)
+            mask = torch.cat([itself, cluster_masks], dim=2).unsqueeze(1)  # (N, 1, K, K + h * w)
         for layer in self.layers:
             vectors = layer(vectors, tokens, mask)
         return self.norm(vectors)
@@ -161,7 +156,7 @@ class Pyramid(nn.Module):
     def __init__(self, channels: tuple[int, ...]) -> None:
         super().__init__()
         out = channels[-1]
-        self.norms = nn.ModuleList(nn.LayerNorm(width, eps=1e-6) for width in channels)
+        self.norms = nn.ModuleList(LayerNorm2d(width) for width in channels)  # epsilon 1e-6
         projections = [nn.Conv2d(width, out, 1, bias=False) for width in channels[:3]]
         self.levels = nn.ModuleList(
             [
@@ -174,10 +169,9 @@ class Pyramid(nn.Module):
 
     def forward(self, features: list[Tensor]) -> Tensor:
         """Average features (N, C, h, w) of the four stages to maps (N, C, h, w) at stride 16."""
-        levels = []
-        for level, norm, stage in zip(self.levels, self.norms, features, strict=True):
-            levels.append(level(norm(stage.movedim(1, -1)).movedim(-1, 1)))
-        return torch.stack(levels).float().mean(0)  # avoids another rounding in half precision
+        stages = zip(self.levels, self.norms, features, strict=True)
+        maps = torch.stack([level(norm(stage)) for level, norm, stage in stages])
+        return maps.float().mean(0)  # avoids another rounding in half precision
 
 
 class DenseNetwork(nn.Module):
@@ -195,10 +189,9 @@ class DenseNetwork(nn.Module):
         super().__init__()
         backbone.allow_any_size()
         # Torch's initialisation instead of timm's (model/network/swin_pretrain.py, init_all=False).
-        for stage in backbone.stage_modules():
-            for layer in stage.modules():
-                if isinstance(layer, nn.Linear):
-                    layer.reset_parameters()
+        for layer in nn.ModuleList(backbone.stage_modules()).modules():
+            if isinstance(layer, nn.Linear):
+                layer.reset_parameters()
         channels = backbone.channels[-1]
         self.backbone = backbone
         self.pyramid = Pyramid(backbone.channels)

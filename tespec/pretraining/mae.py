@@ -86,8 +86,7 @@ class MaskedDecoder(nn.Module):
         self.mask_patch = MaskPatch(unit, backbone)
         self.encoder_norm = LayerNorm2d(backbone.channels[-1])  # epsilon 1e-6, as all norms here
         self.patch_tokens = PatchTokens(backbone.channels, unit, width, features)
-        positions = position_embedding(self.grid, width)
-        self.register_buffer("positions", positions, persistent=False)
+        self.register_buffer("positions", position_embedding(self.grid, width), persistent=False)
         self.blocks = nn.Sequential(*(Block(width, heads, qkv_bias=True) for _ in range(depth)))
         self.norm = LayerNorm(width)
         self.to_pixels = nn.Linear(width, planes * unit**2)

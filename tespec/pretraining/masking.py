@@ -41,8 +41,11 @@ class MaskPatch(nn.Module):
         super().__init__()
         patch = cast("PatchBackbone", backbone).patch_size
         if unit % patch:
-            what = f"{unit} px are no multiple of the {patch} px patches of {backbone.name}"
-            raise UserError("unit of masks", what, "choose a multiple, or another --backbone")
+            raise UserError(
+                "unit of masks",
+                f"{unit} px are no multiple of the {patch} px patches of {backbone.name}",
+                "choose a multiple, or another --backbone",
+            )
         self.channels = backbone.in_channels
         self.pixels = nn.Parameter(INITIAL_STD * torch.randn(1, unit, unit))
 
@@ -146,8 +149,11 @@ def draw_blocks(lanes: int, rows: int, columns: int, ratio: float, min_area: int
     """
     count = round(ratio * rows * columns)
     if not count or min(rows, columns) < 2:
-        what = f"{rows} x {columns} patches are too few for blocks"
-        raise UserError("masks", what, "mask more or smaller patches")
+        raise UserError(
+            "masks",
+            f"{rows} x {columns} patches are too few for blocks",
+            "mask more or smaller patches",
+        )
     total, local = shard_slice(lanes)
     seeds = torch.randint(1 << 31, (total,))[local].tolist()
     masks = [
@@ -202,22 +208,20 @@ def block_mask(
     """
     mask = np.zeros((rows, columns), bool)
     min_area = min(min_area, count)
-    while (remaining := count - int(mask.sum())) > 0:
-        for _ in range(ATTEMPTS):
-            area = min_area + rng.random() * (remaining - min_area)
-            aspect = ASPECT ** rng.uniform(-1, 1)
-            height = round(math.sqrt(area * aspect))
-            width = round(math.sqrt(area / aspect))
-            if height >= rows or width >= columns:
-                continue
+    attempts = 0  # since the last block
+    while attempts < ATTEMPTS and (remaining := count - int(mask.sum())) > 0:
+        attempts += 1
+        area = min_area + rng.random() * (remaining - min_area)
+        aspect = ASPECT ** rng.uniform(-1, 1)
+        height = round(math.sqrt(area * aspect))
+        width = round(math.sqrt(area / aspect))
+        if height < rows and width < columns:
             top = rng.integers(rows - height + 1)
             left = rng.integers(columns - width + 1)
             block = mask[top : top + height, left : left + width]
             if 0 < block.size - block.sum() <= remaining:
                 block[:] = True
-                break
-        else:
-            break
+                attempts = 0
     return mask
 
 
@@ -240,7 +244,7 @@ class PatchTokens(nn.Module):
             finer = max(1, unit // (PATCH_SIZE << stage))
             coarser = max(1, (PATCH_SIZE << stage) // unit)
             lateral = nn.Conv2d(channels[stage], width * coarser**2, 1)
-            layers = nn.AvgPool2d(finer), lateral, nn.PixelShuffle(coarser)
+            layers = (nn.AvgPool2d(finer), lateral, nn.PixelShuffle(coarser))
             self.laterals.append(nn.Sequential(*layers))
 
     def forward(self, features: list[Tensor]) -> Tensor:
@@ -261,14 +265,17 @@ def build_decoder(settings: Mapping[str, Any], backbone: Backbone, planes: int) 
     Raises:
         UserError: if the type is unknown, or the decoder refuses its arguments.
     """
-    kind = find_registered(MODELS, str(settings.get("type", "")), "objective.decoder.type")
-    arguments = {name: value for name, value in settings.items() if name != "type"}
-    arguments |= {"channels": backbone.channels, "img_size": backbone.img_size, "planes": planes}
+    of_backbone = {"channels": backbone.channels, "img_size": backbone.img_size, "planes": planes}
+    arguments = {**settings, **of_backbone}
+    kind = find_registered(MODELS, str(arguments.pop("type", "")), "objective.decoder.type")
     try:
         return kind(**arguments)
     except (TypeError, ValueError, AssertionError) as error:
-        what = f"{kind.__name__} cannot be built ({error})"
-        raise UserError("objective.decoder", what, "correct its settings") from error
+        raise UserError(
+            "objective.decoder",
+            f"{kind.__name__} cannot be built ({error})",
+            "correct its settings",
+        ) from error
 
 
 @MODELS.register_module()

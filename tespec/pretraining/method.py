@@ -22,10 +22,16 @@ from tespec.core.settings import (
     suggest,
 )
 from tespec.datasets.images import ViewTransform
-from tespec.models import Backbone, build_backbone
-from tespec.models.backbone import backbones
+from tespec.models.backbone import Backbone, backbones, build_backbone, find_backbone
 from tespec.models.layers import padded_size
-from tespec.pretraining.data import Batch, EventData, ImageData, PairData, PretrainData
+from tespec.pretraining.data import (
+    Batch,
+    EventData,
+    ImageData,
+    Losses,
+    PairData,
+    PretrainData,
+)
 from tespec.registry import METHODS, register_methods
 from tespec.weights.load import WeightsReport, load_backbone
 
@@ -66,10 +72,9 @@ class Method:
         """Refuse a class attribute that has not the type of its default."""
         super().__init_subclass__()
         for name, value in vars(cls).items():
-            default = getattr(super(cls, cls), name, None)
-            if isinstance(default, int | tuple) and not isinstance(value, type(default)):
-                kind = type(default).__name__
-                raise TypeError(f"{cls.__name__}.{name} is {value!r}, not of type {kind}")
+            kind = type(getattr(super(cls, cls), name, None))
+            if kind in (bool, int, tuple) and not isinstance(value, kind):
+                raise TypeError(f"{cls.__name__}.{name} is {value!r}, not of type {kind.__name__}")
 
     @classmethod
     def initialise(cls, backbone: Backbone, checkpoint: Path | None) -> WeightsReport:
@@ -126,14 +131,15 @@ class Method:
         """
         if not backbone:
             return cls.network
-        known = backbones()
-        where = f"--backbone {backbone[:100]}"
-        if backbone not in known:
-            raise UserError(where, "unknown backbone", suggest(backbone, known))
-        accepted = [name for name, kind in known.items() if issubclass(kind, cls.backbone_type)]
-        if backbone not in accepted:
-            what = f"{cls.row.title} does not work with it"
-            raise UserError(where, what, f"choose from {', '.join(accepted)}")
+        if not issubclass(find_backbone(backbone), cls.backbone_type):
+            accepted = [
+                name for name, kind in backbones().items() if issubclass(kind, cls.backbone_type)
+            ]
+            raise UserError(
+                f"--backbone {backbone}",
+                f"{cls.row.title} does not work with it",
+                f"choose from {', '.join(accepted)}",
+            )
         return backbone
 
 
@@ -152,8 +158,8 @@ class PretrainMethod(Method, nn.Module):
 
     data_type: ClassVar[type[PretrainData]]  # class of the data; set by the base classes
     deviations: ClassVar[tuple[str, ...]] = ()  # of its loss from the authors' code, for records
-    # lanes, images or pairs; 2 if batches are normalised or samples compared
-    min_batch_size: ClassVar[int] = 1
+    # images, pairs or lanes: two, to normalise over the batch or to compare samples
+    min_batch_size: ClassVar[int] = 2
     # settings, or groups of them, without effect; the user may not change them
     unused: ClassVar[tuple[str, ...]] = ()
     # Method that pre-trains a network which this one uses, or "objective.KEY" for a setting that
@@ -163,7 +169,8 @@ class PretrainMethod(Method, nn.Module):
     shared_rng: ClassVar[bool] = True  # whether all ranks draw the same random numbers
     backbone: Backbone
 
-    def loss(self, batch: Batch, state: Any) -> tuple[dict[str, Tensor], Any]:
+    @abstractmethod
+    def loss(self, batch: Batch, state: Any) -> tuple[Losses, Any]:
         """Compute the losses of a training step.
 
         Args:
@@ -174,9 +181,8 @@ class PretrainMethod(Method, nn.Module):
             Losses by name, of which "loss" is minimised and all are logged, and the detached state
             for the next step.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no loss")
 
-    def val_losses(self, batch: Batch, state: Any) -> tuple[dict[str, Tensor], Any]:
+    def val_losses(self, batch: Batch, state: Any) -> tuple[Losses, Any]:
         """Compute the losses of a validation batch, which are averaged over all samples.
 
         Args:
@@ -194,34 +200,24 @@ class PretrainMethod(Method, nn.Module):
         return {name: mean.item() for name, mean in means.items()}
 
     @classmethod
-    def from_settings(cls, cfg: Any, settings: Pretraining, data: PretrainData) -> Self:
-        """Build the method with a randomly initialised backbone.
-
-        Args:
-            cfg: settings of the method.
-            settings: all settings of the pre-training.
-            data: data that the method will learn from.
+    def from_data(cls, data: PretrainData) -> Self:
+        """Build the method with a randomly initialised backbone, for data and their settings.
 
         Raises:
             UserError: if the settings do not fit the data.
         """
-        return cls(cfg, cls.new_backbone(settings, data))
+        return cls(data.cfg, cls.new_backbone(data))
 
     @classmethod
-    def new_backbone(cls, settings: Pretraining, data: PretrainData) -> Backbone:
-        """Build a randomly initialised backbone for the input size and channels of `data`.
-
-        Raises:
-            UserError: if the method does not work with the backbone.
-        """
-        cls.require_backbone(settings.backbone)
+    def new_backbone(cls, data: PretrainData) -> Backbone:
+        """Build a randomly initialised backbone for the input size and channels of `data`."""
         return build_backbone(
-            settings.backbone,
-            settings.recurrent,
-            settings.bins,
+            data.settings.backbone,
+            data.settings.recurrent,
+            data.settings.bins,
             padded_size(*data.size),
             data.channels,
-            settings.drop_path,
+            data.settings.drop_path,
         )
 
 
@@ -248,6 +244,7 @@ class EventMethod(PretrainMethod):
     """
 
     data_type = EventData
+    min_batch_size = 1
     # lanes of a validation batch without memory, at least `min_batch_size`; with memory, a batch
     # has one lane, whose state follows one recording
     val_batch_size: ClassVar[int] = 1
@@ -270,7 +267,6 @@ class ImageMethod(PretrainMethod):
     """
 
     data_type = ImageData
-    min_batch_size = 2
     unused = (
         "augmentation",
         "bins",
@@ -301,7 +297,6 @@ class PairMethod(PretrainMethod):
     """A method that learns from pairs of events and image, with a backbone for each."""
 
     data_type = PairData
-    min_batch_size = 2
     unused = ("sampling", "segments")
 
     @classmethod
@@ -320,33 +315,30 @@ class PairMethod(PretrainMethod):
         return histogram
 
     @classmethod
-    def from_settings(cls, cfg: Any, settings: Pretraining, data: PretrainData) -> Self:
-        """Build the method with two randomly initialised backbones.
-
-        Returns:
-            The method, from `cfg`, a backbone of events and one of grey images.
-        """
+    def from_data(cls, data: PretrainData) -> Self:
+        """Build the method with two randomly initialised backbones, for events and grey images."""
         images = build_backbone(
-            settings.backbone, False, settings.bins, padded_size(*data.size), in_channels=1
+            data.settings.backbone,
+            False,
+            data.settings.bins,
+            padded_size(*data.size),
+            in_channels=1,
         )
-        return cls(cfg, cls.new_backbone(settings, data), images)
+        return cls(data.cfg, cls.new_backbone(data), images)
 
 
 def find_method(name: str) -> type[Method]:
     """Return the registered method of that name; for an unknown name, the message suggests one."""
-    method: type[Method] | None = METHODS.module_dict.get(name)
-    if method is None:
-        known = sorted(METHODS.module_dict)
-        raise UserError(f"--method {name}", "unknown method", suggest(name, known))
-    if not issubclass(method, Method):
+    if name not in METHODS.module_dict:
         raise UserError(
-            f"--method {name}", f"{method.__name__} is no method", "derive it from EventMethod"
+            f"--method {name}", "unknown method", suggest(name, sorted(METHODS.module_dict))
         )
-    if not hasattr(method, "row"):
+    method: type[Method] = METHODS.module_dict[name]
+    if not issubclass(method, Method) or not hasattr(method, "row"):
         raise UserError(
             f"--method {name}",
-            "has no title for its table row",
-            f"set {method.__name__}.row = TableRow(title=...)",
+            f"{method.__name__} is no method with a title",
+            f"derive it from EventMethod, and set {method.__name__}.row = TableRow(title=...)",
         )
     return method
 
@@ -361,27 +353,16 @@ def open_pretraining(
         root: folder of the data; None: only blank batches, to estimate the cost of a step.
         size: height and width in px of these blank batches.
         skip_damaged: whether to skip unreadable recordings instead of refusing them.
+
+    Raises:
+        UserError: if settings, backbone and data do not fit.
     """
     method = pretrain_method(settings)
+    method.require_backbone(settings.backbone)
     data = method.data_type(settings, method, method_settings(settings.objective), size)
     if root is not None:
         data.open(root, skip_damaged)
     return data
-
-
-def new_network(settings: Pretraining, data: PretrainData) -> PretrainMethod:
-    """Build the method of the settings with a randomly initialised backbone.
-
-    Args:
-        settings: of the pre-training.
-        data: gives the input size and channels of the backbone.
-
-    Raises:
-        UserError: if the settings do not fit the data.
-    """
-    return pretrain_method(settings).from_settings(
-        method_settings(settings.objective), settings, data
-    )
 
 
 def pretrain_method(settings: Pretraining) -> type[PretrainMethod]:
@@ -392,6 +373,5 @@ def pretrain_method(settings: Pretraining) -> type[PretrainMethod]:
 
 def method_settings(objective: Mapping[str, Any]) -> Any:
     """Build a method's `cfg` from its name as `type` and values by name; refuse invalid ones."""
-    register_methods()
     cfg = {key: value for key, value in objective.items() if key != "type"}
     return build(type(METHODS.module_dict[objective["type"]].recipe.objective), cfg, "objective")

@@ -85,12 +85,14 @@ class Teacher(nn.Module):
         maps: Any = ()
         if hasattr(network, "forward_intermediates"):
             padded = pad_to(normalise(images), self.size)
-            options = {"norm": True, "intermediates_only": True, "output_fmt": "NCHW"}
-            maps = network.forward_intermediates(padded, **options)
+            maps = network.forward_intermediates(padded, norm=True, intermediates_only=True)
         maps = [features for features in maps if features.shape[-1] * TOKEN_SIZE == self.size[1]]
         if not maps:
-            remedy = "choose a ViT with 16 px patches, a Swin or a ResNet"
-            raise UserError("objective.teacher", "has no features at stride 16", remedy)
+            raise UserError(
+                "objective.teacher",
+                "has no features at stride 16",
+                "choose a ViT with 16 px patches, a Swin or a ResNet",
+            )
         return maps[-1]
 
 
@@ -132,9 +134,9 @@ class TeacherMethod(PairMethod):
     teacher: Teacher
 
     @classmethod
-    def from_settings(cls, cfg: Any, settings: Pretraining, data: PretrainData) -> "TeacherMethod":
-        teacher = cls.build_teacher(cfg.teacher, settings, padded_size(*data.size))
-        return cls(cfg, cls.new_backbone(settings, data), teacher)
+    def from_data(cls, data: PretrainData) -> "TeacherMethod":
+        teacher = cls.build_teacher(data.cfg.teacher, data.settings, padded_size(*data.size))
+        return cls(data.cfg, cls.new_backbone(data), teacher)
 
     @classmethod
     def build_teacher(cls, name: str, settings: Pretraining, size: Size) -> Teacher:

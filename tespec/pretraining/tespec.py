@@ -28,7 +28,7 @@ from tespec.events.intensity import estimate_high_pass, estimate_intensity
 from tespec.models import EventSwin
 from tespec.models.backbone import Backbone, BackboneState, detach, reset
 from tespec.models.layers import crop, in_fp32, to_device
-from tespec.pretraining.data import Batch, PretrainData
+from tespec.pretraining.data import Batch, Losses, PretrainData
 from tespec.pretraining.masking import MaskPatch, build_decoder, grid_size, pixel_maps, random_masks
 from tespec.pretraining.method import EventMethod, TableRow
 from tespec.registry import METHODS
@@ -82,13 +82,12 @@ def normalise_patches(video: Tensor, unit: int, eps: float) -> tuple[Tensor, Ten
     Returns:
         The normalised video, and mean and deviation (B, T, 1, H, W) of each pixel's patch.
     """
-    size = (video.shape[-2], video.shape[-1])
-    planes = video.shape[2]
+    size = video.shape[-2:]
 
     def patch_sums(maps: Tensor) -> Tensor:  # (B, T, planes, H, W) -> (B, T, 1, rows, columns)
         return avg_pool2d(maps.sum(2), unit, ceil_mode=True, divisor_override=1).unsqueeze(2)
 
-    count = patch_sums(torch.ones(1, 1, planes, *size, device=video.device))
+    count = patch_sums(torch.ones_like(video[:1, :1]))
     mean = pixel_maps(patch_sums(video) / count, unit, size)
     centred = video - mean
     variance = patch_sums(centred.square()) / (count - 1).clamp(min=1)
@@ -173,18 +172,19 @@ class Tespec(EventMethod):
         self.mask_patch = MaskPatch(cfg.mask.unit, backbone)
 
     @classmethod
-    def from_settings(cls, cfg: TespecSettings, settings: Pretraining, data: PretrainData) -> Self:
-        patches = math.prod(grid_size(data.size, cfg.mask.unit))
-        if cfg.mask.ratio and round(cfg.mask.ratio * patches) == 0:
+    def from_data(cls, data: PretrainData) -> Self:
+        mask = data.cfg.mask
+        patches = math.prod(grid_size(data.size, mask.unit))
+        if mask.ratio and round(mask.ratio * patches) == 0:
             raise UserError(
                 "objective.mask.ratio",
-                f"{cfg.mask.ratio:g} masks none of {patches} patches",
+                f"{mask.ratio:g} masks none of {patches} patches",
                 f"set it to {1 / patches:.3g} or more, or 0 for an autoencoder",
             )
-        bin_seconds = settings.window_ms / 1000 / settings.bins
-        return cls(cfg, cls.new_backbone(settings, data), bin_seconds)
+        bin_seconds = data.settings.window_ms / 1000 / data.settings.bins
+        return cls(data.cfg, cls.new_backbone(data), bin_seconds)
 
-    def loss(self, batch: Batch, state: State | None) -> tuple[dict[str, Tensor], State]:
+    def loss(self, batch: Batch, state: State | None) -> tuple[Losses, State]:
         """Compute the losses of a step, with masks drawn anew.
 
         Returns:
@@ -192,7 +192,7 @@ class Tespec(EventMethod):
         """
         return self.masked_losses(batch, state, self.draw_mask(batch["histograms"]))
 
-    def val_losses(self, batch: Batch, state: State | None) -> tuple[dict[str, Tensor], State]:
+    def val_losses(self, batch: Batch, state: State | None) -> tuple[Losses, State]:
         """Compare the losses with the backbone's state carried along a recording or zeroed.
 
         The target's state is carried in both cases, so the targets are the same. The gap between
@@ -223,7 +223,7 @@ class Tespec(EventMethod):
 
     def masked_losses(
         self, batch: Batch, state: State | None, mask: Tensor
-    ) -> tuple[dict[str, Tensor], State]:
+    ) -> tuple[Losses, State]:
         """Compute the losses of a step with a given mask.
 
         Args:
@@ -238,19 +238,13 @@ class Tespec(EventMethod):
         """
         step, state = self.reconstruct(batch, state, mask)
         error = (step.prediction - step.target).square()
-        zero_error = step.target.square()
-        if self.cfg.mask.ratio == 0:
-            loss = masked_mean(error, ~step.masked)
-            losses = {"loss": loss, "loss_all": loss}
-            return losses | {"loss_zero": masked_mean(zero_error, ~step.masked)}, detach(state)
-        masked = masked_mean(error, step.masked)  # first: weighs micro-batches, see `global_mean`
-        visible = masked_mean(error, ~step.masked)
-        losses = {
-            "loss": masked + self.cfg.visible_weight * visible,
-            "loss_masked": masked,
-            "loss_visible": visible,
-            "loss_zero": masked_mean(zero_error, step.masked),
-        }
+        scored = step.masked if self.cfg.mask.ratio else ~step.masked
+        loss = masked_mean(error, scored)  # first: weighs micro-batches, see `global_mean`
+        losses = {"loss": loss, self.val_loss: loss}
+        if self.cfg.mask.ratio:
+            losses["loss_visible"] = masked_mean(error, ~step.masked)
+            losses["loss"] = loss + self.cfg.visible_weight * losses["loss_visible"]
+        losses["loss_zero"] = masked_mean(step.target.square(), scored)
         return losses, detach(state)
 
     def reconstruct(
@@ -265,25 +259,21 @@ class Tespec(EventMethod):
         """
         cfg = self.cfg
         histograms = batch["histograms"]  # (B, T, 2 * bins, H, W)
-        size = (histograms.shape[-2], histograms.shape[-1])
-        backbone_state, target_state = (
-            (None, None) if state is None else reset(state, batch["is_first"])
-        )
+        size = histograms.shape[-2:]
+        backbone_state, target_state = reset(state or (None, None), batch["is_first"])
         video, target_state = self.target(histograms, target_state)
-        target = video  # (B, T, planes, H, W)
-        mean = video.new_zeros(())
-        deviation = video.new_ones(())
+        normalised = (video, video.new_zeros(()), video.new_ones(()))  # target, mean, deviation
         if cfg.patch_norm:
             eps = cfg.patch_eps * cfg.target.contrast**2
             if cfg.target.kind == "histograms":
                 eps = cfg.counts_eps
-            target, mean, deviation = normalise_patches(video, cfg.mask.unit, eps)
+            normalised = normalise_patches(video, cfg.mask.unit, eps)
         features, backbone_state = self.mask_patch.encode(
             self.backbone, histograms, mask, backbone_state
         )
         prediction = crop(self.decoder(features), size).float()
         masked = pixel_maps(mask, cfg.mask.unit, size)[:, None, None]  # (B, 1, 1, H, W)
-        step = Reconstruction(video, target, mean, deviation, prediction, masked)
+        step = Reconstruction(video, *normalised, prediction, masked)
         return step, (backbone_state, target_state)
 
     def target(
@@ -303,10 +293,11 @@ class Tespec(EventMethod):
         kind = kind or cfg.kind
         if kind == "histograms":
             return histograms.float(), histograms.new_zeros(len(histograms), 0, dtype=torch.float32)
-        estimate = estimate_high_pass
-        if kind == "intensity":
-            estimate = partial(estimate_intensity, norm_events=cfg.norm_events)
-        video, state = in_fp32(estimate)(  # counts exceed half precision
+        estimates: dict[str, Any] = {
+            "intensity": partial(estimate_intensity, norm_events=cfg.norm_events),
+            "high_pass": estimate_high_pass,
+        }
+        video, state = in_fp32(estimates[kind])(  # counts exceed half precision
             histograms, state, alpha=cfg.alpha, contrast=cfg.contrast, bin_seconds=self.bin_seconds
         )
         return video.unsqueeze(2), state

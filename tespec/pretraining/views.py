@@ -72,11 +72,14 @@ def crop_and_resize(
     Returns:
         Crops (N, C, *size) float32.
     """
-    rows, columns = (2 * boxes.float() - 1).split(2, dim=1)  # first and last; -1 to 1
-    y = torch.lerp(rows[:, :1], rows[:, 1:], torch.linspace(0, 1, size[0], device=maps.device))
-    x = torch.lerp(
-        columns[:, :1], columns[:, 1:], torch.linspace(0, 1, size[1], device=maps.device)
-    )
+
+    def positions(ends: Tensor, count: int) -> Tensor:  # (N, 2), first and last -> (N, count)
+        steps = torch.linspace(0, 1, count, device=maps.device)
+        return torch.lerp(ends[:, :1], ends[:, 1:], steps)
+
+    rows, columns = (2 * boxes.float() - 1).split(2, dim=1)  # from -1 to 1
+    y = positions(rows, size[0])
+    x = positions(columns, size[1])
     grid = torch.stack(
         [x.unsqueeze(1).expand(-1, *size), y.unsqueeze(2).expand(-1, *size)], dim=-1
     )  # (N, *size, 2)
@@ -177,9 +180,8 @@ def random_shifts(frames: Tensor, fraction: float) -> Tensor:
 
 def _crops_at(frames: Tensor, corners: Tensor, height: int, width: int) -> Tensor:
     """Crop frames (B, T, C, H, W) at their top left corners (B, 2), which are on the CPU."""
-    crops = []
-    for lane, (top, left) in zip(frames, corners.tolist(), strict=True):
-        crops.append(lane[..., top : top + height, left : left + width])
+    lanes = zip(frames, corners.tolist(), strict=True)
+    crops = [lane[..., top : top + height, left : left + width] for lane, (top, left) in lanes]
     return torch.stack(crops)
 
 

@@ -22,7 +22,7 @@ from tespec.datasets.recording import downsampled_region
 from tespec.models import build_backbone
 from tespec.models.backbone import execute
 from tespec.pretraining.data import ImageData
-from tespec.pretraining.method import new_network, open_pretraining, pretrain_method
+from tespec.pretraining.method import open_pretraining, pretrain_method
 from tespec.registry import DATASETS, find_registered
 from tespec.runs.setup import Setup
 from tespec.tasks import find_task
@@ -251,7 +251,7 @@ def estimate_training(settings: Settings, size: Size) -> TrainingEstimate:
     if isinstance(settings, Pretraining):
         data = open_pretraining(settings, None, size)
         with META:
-            network = new_network(settings, data)
+            network = pretrain_method(settings).from_data(data)
         return TrainingEstimate(
             settings, network, data.size, lambda lanes: data.blank_batch(lanes, META)
         )

@@ -26,7 +26,7 @@ from tespec.inference import load_trained
 from tespec.metrics import Score
 from tespec.pictures import class_colour, save_figure
 from tespec.pretraining.data import PretrainData
-from tespec.pretraining.method import new_network, open_pretraining, pretrain_method
+from tespec.pretraining.method import open_pretraining, pretrain_method
 from tespec.pretraining.tespec import Tespec
 from tespec.runs.data import Data
 from tespec.runs.pretrain import checksums_of
@@ -156,7 +156,7 @@ def open_pretrained(path: Path, root: Path, split: str, setup: Setup) -> Measure
             "give a network of `tespec pretrain --method tespec`, or a fine-tuned one",
         )
     data = open_pretraining(settings, root)
-    model: Any = new_network(settings, data)
+    model: Any = method.from_data(data)
     load_tensors(model, tensors, path, "give the pretraining.safetensors of `tespec pretrain`")
     return Measurement(
         settings,

@@ -74,7 +74,7 @@ MISTAKES = [
     ),
     (
         "run --method tespec --task ddd17 --backbone swin_microo",
-        "unknown backbone; did you mean 'swin_micro'",
+        "backbone: unknown value 'swin_microo'; did you mean 'swin_micro'",
     ),
     (
         "run --method tespec --task ddd17 --backbone resnet_micro",

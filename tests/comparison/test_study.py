@@ -171,8 +171,7 @@ def test_the_page_says_which_gains_these_runs_can_show(
     losses = next(
         record.metrics
         for record in starts
-        if (record.cell.method, record.cell.arch) == ("tespec", "recurrent")
-        and record.seed == 0
+        if (record.cell.method, record.cell.arch) == ("tespec", "recurrent") and record.seed == 0
     )
     text = (
         "{loss_masked_carried:.3f} with carried state, {loss_masked_zeroed:.3f} with the state "

@@ -66,11 +66,11 @@ class Untitled(Method):
         ),
         (
             UNTITLED.replace("(Method)", ""),
-            "--method untitled: Untitled is no method; derive it from EventMethod",
+            "--method untitled: Untitled is no method with a title; derive it from EventMethod",
         ),
         (
             UNTITLED,
-            "--method untitled: has no title for its table row; set Untitled.row = TableRow",
+            "--method untitled: Untitled is no method with a title; .* set Untitled.row = TableRow",
         ),
         (
             UNTITLED.replace("Method\n", "EventMethod\n")

@@ -30,7 +30,7 @@ from tespec.datasets.images import (
     read_image,
     seeded,
 )
-from tespec.pretraining.method import new_network, open_pretraining
+from tespec.pretraining.method import open_pretraining
 
 VIEW = v2.Compose([v2.RandomResizedCrop((16, 24)), v2.ColorJitter(0.4), v2.PILToTensor()])
 
@@ -185,7 +185,7 @@ def test_images_without_a_class_serve_methods_without_labels_alone(tmp_path):
     with pytest.raises(
         UserError, match=r"val: holds images outside of folders of classes; sort its images into a"
     ):
-        new_network(imagenet, task)
+        task.method.from_data(task)
 
 
 def numbers():

@@ -134,7 +134,7 @@ MISTAKES = [
     ),
     (["ablations", "--results", "."], "is not a results folder"),
     (["mine.yaml", "--dry-run"], "--method scrach: unknown method; did you mean 'scratch'?"),
-    (["back.yaml", "--dry-run"], "--backbone nope: unknown backbone; choose from "),
+    (["back.yaml", "--dry-run"], "backbone: unknown value 'nope'; choose from "),
     (
         ["bare.yaml", "--status"],
         "plan bare, ecddp_resnet: has no pre-trained weights; give --checkpoints ecddp",

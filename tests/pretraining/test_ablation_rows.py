@@ -11,7 +11,7 @@ from tespec.comparison.published import read_ablations
 from tespec.core.config import as_facts, pretraining_settings
 from tespec.datasets.recording import downsampled_region
 from tespec.events.intensity import estimate_high_pass, estimate_intensity
-from tespec.pretraining.method import new_network, open_pretraining
+from tespec.pretraining.method import open_pretraining
 
 
 def masks(ratio, network, batch, settings):
@@ -90,4 +90,4 @@ def test_a_row_trains_what_it_says(tiny_world, name, row):
     )
     data = open_pretraining(settings, tiny_world / "1mpx")
     torch.manual_seed(0)
-    ROWS[name][row](new_network(settings, data), data.steps(0)[0], papers)
+    ROWS[name][row](data.method.from_data(data), data.steps(0)[0], papers)

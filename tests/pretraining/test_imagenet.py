@@ -55,17 +55,12 @@ def shares_of(model, frames):
     ).log_softmax(1)
 
 
-def test_labels_are_smoothed_and_images_mixed_in_training_alone():
+def test_images_are_mixed_in_training_alone():
     model, labels, frames = network(), torch.tensor([0, 3, 4, 1]), torch.randn(4, 1, 1, 64, 96)
     torch.nn.init.normal_(model.norm.weight)
-    by_log = shares_of(model, frames)
-    plain, smoothed = -by_log[range(4), labels].mean(), -by_log.mean()
+    plain = -shares_of(model, frames)[range(4), labels].mean()
     validation = model.eval().loss({"views": frames, "labels": labels})[0]["loss"]
     torch.testing.assert_close(validation, plain, rtol=1e-5, atol=0)
-    unmixed = network(mixup=0.0, cutmix=0.0).train()
-    unmixed.load_state_dict(model.state_dict())
-    training = unmixed.loss({"views": frames, "labels": labels})[0]["loss"]
-    torch.testing.assert_close(training, 0.9 * plain + 0.1 * smoothed, rtol=1e-5, atol=0)
     torch.manual_seed(0)
     views, shares = model.mix(frames.squeeze(1), labels)
     torch.manual_seed(0)

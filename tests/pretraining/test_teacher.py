@@ -15,7 +15,7 @@ from baselines.ecdp import Ecdp
 from baselines.scaleevent import ScaleEvent
 from tespec.core.config import changed_settings, pretraining_settings
 from tespec.core.errors import UserError
-from tespec.pretraining.method import new_network, open_pretraining
+from tespec.pretraining.method import open_pretraining
 from tespec.pretraining.teacher import clip_preprocess
 from tespec.runs.data import Data
 from tespec.runs.identity import required_network, required_settings
@@ -77,7 +77,8 @@ def test_scaleevents_teacher_has_the_backbone_of_the_events_and_ecdps_that_of_it
     for kind, changed in ((ScaleEvent, network != "swin"), (Ecdp, False)):
         settings = pretraining_settings(kind.__name__.lower(), "sample", [], network)
         first = required_settings(settings, "imagenet")
-        trained = new_network(first, open_pretraining(first, None))
+        images = open_pretraining(first, None)
+        trained = images.method.from_data(images)
         built = kind.build_teacher("imagenet", settings, (64, 64))
         built.network.load_state_dict(trained.backbone.state_dict())
         assert changed_settings(first, "swin") == (

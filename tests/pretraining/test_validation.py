@@ -12,6 +12,8 @@ from tespec.pretraining.data import EventData
 from tespec.pretraining.method import PretrainMethod
 from tespec.runs.validation import validate
 
+CPU = torch.device("cpu")
+
 
 class Noise:
     def __init__(self, windows):
@@ -26,21 +28,28 @@ class Noise:
         return self.content[first : first + count]
 
 
-def held_out(*windows, segments=2):
+def held_out(*windows, segments=2, method=Ecddp, recurrent=True, batch_size=4):
     data = object.__new__(EventData)
-    data.settings, data.cfg = SimpleNamespace(segments=segments, binning=Binning(10, "edges")), None
+    data.settings = SimpleNamespace(
+        segments=segments, binning=Binning(10, "edges"), recurrent=recurrent, batch_size=batch_size
+    )
+    data.method = method
     data.held_out = [Noise(each) for each in windows]
     return data
+
+
+def played(*windows, frames=None, **options):
+    return list(held_out(*windows, **options).val_batches(CPU, frames))
 
 
 @pytest.mark.parametrize(
     ("segments", "windows"), [(1, 13 + 2 + 6 * 3), (2, 12 + 2 + 6 * 2), (3, 12 + 7 * 3)]
 )
 def test_whole_chunks_of_the_first_eight_recordings_that_hold_one_are_played(segments, windows):
-    played = list(held_out(13, 2, *[3] * 9, segments=segments).val_chunks())
-    assert sum(batch["histograms"].shape[1] for batch in played) == windows
-    assert sum(batch["is_first"].item() for batch in played) == 8
-    few = list(held_out(13, 6, segments=segments).val_chunks(frames=1))
+    batches = played(13, 2, *[3] * 9, segments=segments)
+    assert sum(batch["histograms"].shape[1] for batch in batches) == windows
+    assert sum(batch["is_first"].item() for batch in batches) == 8
+    few = played(13, 6, segments=segments, frames=1)
     # at least one chunk of each recording
     assert [batch["is_first"].item() for batch in few] == [True, True]
 
@@ -58,11 +67,10 @@ def test_every_window_is_scored_but_a_last_batch_that_is_too_small(
     monkeypatch, recurrent, batch, lanes, smallest
 ):
     monkeypatch.setattr(Ecddp, "min_batch_size", smallest)
-    data = held_out(10, segments=1)
-    data.method, data.settings.recurrent, data.settings.batch_size = Ecddp, recurrent, batch
-    played = [batch["histograms"] for batch in data.val_batches(torch.device("cpu"))]
-    assert [len(each) for each in played] == lanes
-    assert np.array_equal(torch.cat(played)[:, 0], data.held_out[0].content[: sum(lanes)])
+    batches = played(10, segments=1, recurrent=recurrent, batch_size=batch)
+    histograms = [batch["histograms"] for batch in batches]
+    assert [len(batch) for batch in histograms] == lanes
+    assert np.array_equal(torch.cat(histograms)[:, 0], Noise(10).content[: sum(lanes)])
 
 
 class Drawing(PretrainMethod):
@@ -76,9 +84,7 @@ class Drawing(PretrainMethod):
 
 def test_random_draws_are_the_same_each_time_and_others_in_each_batch():
     def losses(windows):
-        data = held_out(windows)
-        data.method, data.settings.recurrent = Drawing, True
-        return validate(Drawing(), data, torch.device("cpu"))["loss"]
+        return validate(Drawing(), held_out(windows, method=Drawing), CPU)["loss"]
 
     assert losses(8) == losses(8)
     assert losses(8) != losses(2)
@@ -94,4 +100,4 @@ class Plain(PretrainMethod):
 def test_losses_count_by_samples():
     batches = [{"x": each} for each in torch.tensor([1.0, 2.0, 3.0, 10.0]).split(3)]
     data = SimpleNamespace(val_batches=lambda device: batches)
-    assert validate(Plain(), data, torch.device("cpu")) == {"loss": 4.0}
+    assert validate(Plain(), data, CPU) == {"loss": 4.0}

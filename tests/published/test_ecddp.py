@@ -3,7 +3,7 @@
 import pytest
 import torch
 from loss_cases import ecddp
-from published_values import assert_gradient, assert_loss, published
+from published_values import Recorded, assert_gradient, assert_loss, published
 from torch import nn
 
 from baselines import ecddp as ecddp_file
@@ -136,24 +136,10 @@ def test_momentum_temperature_and_the_freeze_follow_the_authors_epochs():
 
 def test_masks_are_the_authors_blocks():
     values = published("ecddp_masks")
-
-    class Draws:
-        def __init__(self, draws):
-            self._draws = iter(draws.tolist())
-
-        def random(self):
-            return next(self._draws)
-
-        def uniform(self, low, high):
-            return high - (high - low) * next(self._draws)  # the exponent of 0.3, theirs of e
-
-        def integers(self, count):
-            return int(count * next(self._draws))
-
     for draws, count, mask in zip(
         values["in draws"], values["in count"].tolist(), values["out masks"], strict=True
     ):
-        assert block_mask(Draws(draws), 12, 12, count, 4).tolist() == mask.tolist()
+        assert block_mask(Recorded(draws), 12, 12, count, 4).tolist() == mask.tolist()
 
 
 def test_views_and_their_positions_are_the_authors():

@@ -85,6 +85,9 @@ def test_three_steps_of_mobys_networks_queues_and_momentum():
         if name.startswith("momentum"):
             expected = values[f"out {name.replace('momentum', 'slow', 1)}"]
             torch.testing.assert_close(parameter.detach(), expected, rtol=1e-6, atol=1e-9)
+    queue = model.queue.clone()
+    loss_of(model.eval(), views)
+    assert torch.equal(model.queue, queue)
 
 
 @pytest.mark.parametrize("method", ["moby", "imagenet"])

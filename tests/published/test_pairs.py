@@ -72,14 +72,15 @@ def test_ecdp_schedule():
             rate, rel=1e-5, abs=1e-5 * recipe.peak_lr
         )
         assert weight_decay(recipe, step) == values["out weight_decay"][number]
-        for parameter, slow in zip(
-            model.backbone.parameters(), model.momentum_backbone.parameters(), strict=True
-        ):
+        momentum_parts = (model.momentum_backbone, model.momentum_head)
+        for parameter in (*model.backbone.parameters(), *model.event_head.parameters()):
             parameter.data.zero_()
-            slow.data.fill_(1.0)
+        for parameter in (parameter for part in momentum_parts for parameter in part.parameters()):
+            parameter.data.fill_(1.0)
         model.after_step(step / recipe.steps)
-        momentum = next(model.momentum_backbone.parameters()).mean().item()
-        assert momentum == pytest.approx(values["out momentum"][number].item(), abs=1e-6)
+        for part in momentum_parts:
+            momentum = next(part.parameters()).mean().item()
+            assert momentum == pytest.approx(values["out momentum"][number].item(), abs=1e-6)
 
 
 @pytest.mark.parametrize(

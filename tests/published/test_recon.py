@@ -5,7 +5,7 @@ import pytest
 import torch
 from loss_cases import TOKENIZER, events, own
 from loss_cases import mem as mem_network
-from published_values import assert_gradient, assert_loss, published
+from published_values import Recorded, assert_gradient, assert_loss, published
 from torch import nn
 from torchvision.transforms import InterpolationMode
 
@@ -233,20 +233,6 @@ def test_mems_random_operations_are_its_authors():
             assert (nearest != values["out nearest"][number]).float().mean() <= 0.005, number
 
 
-class Recorded:
-    """The part of NumPy's generator that masks draw from, with recorded numbers from 0 to 1."""
-
-    def __init__(self, uniforms):
-        self.random = iter(uniforms).__next__
-
-    def uniform(self, low, high):
-        # the authors' aspect ratio falls where ours rises
-        return high - (high - low) * self.random()
-
-    def integers(self, count):
-        return int(self.random() * count)
-
-
 def test_mems_masks_are_its_authors():
     values = published("recon_mem_masks")
     settings, lengths = values["in settings"].tolist(), values["in lengths"].tolist()
@@ -254,7 +240,7 @@ def test_mems_masks_are_its_authors():
     for number, (part, (rows, columns, most, least)) in enumerate(
         zip(parts, settings, strict=True)
     ):
-        generator = Recorded(part.tolist())
+        generator = Recorded(part)
         found = block_mask(generator, rows, columns, most, least)
         assert np.array_equal(found, values[f"out mask {number}"].numpy())
         with pytest.raises(StopIteration):  # all were drawn

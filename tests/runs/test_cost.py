@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from tespec.cli.main import main
 from tespec.core.config import finetuning_settings, pretraining_settings
 from tespec.core.errors import UserError
-from tespec.pretraining.method import new_network, open_pretraining
+from tespec.pretraining.method import open_pretraining
 from tespec.registry import register_methods
 from tespec.runs.cost import (
     TrainingEstimate,
@@ -254,7 +254,7 @@ def test_a_pretraining_on_meta_is_a_real_step(recipe, changes):
     settings = pretraining_settings(recipe, "sample", ["batch_size=4", FP32, *changes])
     data = open_pretraining(settings, None, SIZE)
     require_real_step(
-        estimate_training(settings, SIZE), new_network(settings, data), data.blank_batch(4, CPU)
+        estimate_training(settings, SIZE), data.method.from_data(data), data.blank_batch(4, CPU)
     )
 
 
