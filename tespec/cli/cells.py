@@ -320,7 +320,7 @@ def print_settings(name: str, cell: CellOptions) -> None:
     source = "--backbone" if backbone else f"profile {profile}"
     layers.append((source, {"backbone": settings.backbone}))
     sources = {key: source for source, layer in layers for key in config.flattened(layer)}
-    defaults = default_values(type(settings))
+    defaults = config.flattened(default_values(type(settings)))
     for key, value in config.flattened(config.as_facts(settings)).items():
         # printed above, except for deviations, which are long, and in every record
         if key in ("task", "name", "arch", "profile", "deviations"):

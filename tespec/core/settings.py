@@ -13,7 +13,7 @@ from pydantic import Field, StrictBool, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 from pydantic_core import to_jsonable_python
 
-from tespec.core.errors import UserError
+from tespec.core.errors import UserError, require
 from tespec.core.renamed import present_names
 
 T = TypeVar("T")
@@ -34,12 +34,8 @@ def parse_size(text: str) -> Size:
     """Parse "WIDTHxHEIGHT", such as "640x480", into (height, width) in px."""
     sides = re.fullmatch(r"(\d{1,5})x(\d{1,5})", text)
     size = (int(sides[2]), int(sides[1])) if sides else (0, 0)
-    if not is_size(size):
-        raise UserError(
-            f"--sensor {text}",
-            "not a valid sensor size",
-            f"give WIDTHxHEIGHT in px, at most {LARGEST}",
-        )
+    remedy = f"give WIDTHxHEIGHT in px, at most {LARGEST}"
+    require(is_size(size), f"--sensor {text}", "not a valid sensor size", remedy)
     return size
 
 
@@ -64,8 +60,11 @@ def merge(base: Facts, layer: Layer, *, strict: bool = True) -> dict[str, Any]:
     merged = dict(base)
     for key, value in changes.items():
         if strict and key not in base:
-            groups = [name for name, group in base.items() if isinstance(group, Mapping)]
-            paths = [f"{name}.{key}" for name in groups if key in base[name]]
+            paths = [
+                f"{name}.{key}"
+                for name, group in base.items()
+                if isinstance(group, Mapping) and key in group
+            ]
             remedy = f"did you mean {paths[0]!r}?" if paths else suggest(key, base)
             if source.startswith(f"--set {key}=") and "backbone" in (key, *present_names(key)):
                 remedy = "use --backbone NAME"
@@ -112,8 +111,8 @@ def build(kind: type[T], facts: Facts, source: str) -> T:
     try:
         return TypeAdapter(kind).validate_python(dict(facts), extra="forbid")
     except ValidationError as invalid:
-        errors = invalid.errors(include_url=False)
-        error = next((error for error in errors if error["type"] == UNKNOWN), errors[0])
+        # An unknown name first: it may be why another one is missing.
+        error = min(invalid.errors(include_url=False), key=lambda error: error["type"] != UNKNOWN)
         is_unknown = error["type"] == UNKNOWN
         *parents, last = error["loc"] or (0,)
         # Pydantic's path includes the members of unions, and a trailing list index, which helps
@@ -159,15 +158,13 @@ def known_settings(kind: Any) -> Any:
 
 
 def default_values(kind: Any) -> dict[str, Any]:
-    """Return the defaults of a dataclass of settings by dotted name, also of nested ones."""
-    hints = typing.get_type_hints(kind)
+    """Return the defaults of a dataclass of settings and of those in it, nested as in YAML."""
     defaults: dict[str, Any] = {}
     for entry in fields(kind):
-        if is_dataclass(hints[entry.name]):
-            nested = default_values(hints[entry.name])
-            defaults |= {f"{entry.name}.{name}": value for name, value in nested.items()}
-        elif entry.default is not MISSING:
+        if entry.default is not MISSING:
             defaults[entry.name] = to_jsonable_python(entry.default)
+        elif is_dataclass(entry.type):
+            defaults[entry.name] = default_values(entry.type)
     return defaults
 
 
@@ -222,12 +219,12 @@ class GradientClipping:
     at: PositiveFloat | None
 
     def __post_init__(self) -> None:
-        if self.by != "none" and self.at is None:
-            raise UserError(
-                "optimisation.clip.at",
-                f"missing for clipping by {self.by}",
-                "set it, or set by to none",
-            )
+        require(
+            self.by == "none" or self.at is not None,
+            "optimisation.clip.at",
+            f"missing for clipping by {self.by}",
+            "set it, or set by to none",
+        )
 
 
 @dataclass(frozen=True)
@@ -292,8 +289,8 @@ class Augmentation:
 
     def __post_init__(self) -> None:
         for name, (low, high) in (("zoom_in", self.zoom_in), ("zoom_out", self.zoom_out)):
-            if low > high:
-                raise UserError(f"augmentation.{name}", f"{low:g} is above {high:g}", "swap them")
+            what = f"{low:g} is above {high:g}"
+            require(low <= high, f"augmentation.{name}", what, "swap them")
 
 
 @dataclass(frozen=True)
@@ -340,11 +337,12 @@ class Downsample:
     to_width: PositiveInt | None = None
 
     def __post_init__(self) -> None:
-        if (self.factor == "auto") != (self.to_width is not None):
-            what = f"is {self.to_width or 'missing'}, but downsample.factor is {self.factor}"
-            raise UserError(
-                "downsample.to_width", what, "give a width with factor auto, and null with a number"
-            )
+        require(
+            (self.factor == "auto") == (self.to_width is not None),
+            "downsample.to_width",
+            f"is {self.to_width or 'missing'}, but downsample.factor is {self.factor}",
+            "give a width with factor auto, and null with a number",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -384,12 +382,18 @@ class RecordingSettings:
     def check(self) -> None:
         steps = self.optimisation.steps
         warmup = self.optimisation.warmup_steps
-        if warmup >= steps:
-            what = f"{warmup} is not less than optimisation.steps, which is {steps}"
-            raise UserError("optimisation.warmup_steps", what, f"set it below {steps} as well")
-        if self.sampling == "mixed" and self.batch_size < 2:
-            what = "'mixed' needs at least two lanes, but batch_size is 1"
-            raise UserError("sampling", what, "increase batch_size, or choose stream or random")
+        require(
+            warmup < steps,
+            "optimisation.warmup_steps",
+            f"{warmup} is not less than optimisation.steps, which is {steps}",
+            f"set it below {steps} as well",
+        )
+        require(
+            self.sampling != "mixed" or self.batch_size > 1,
+            "sampling",
+            "'mixed' needs at least two lanes, but batch_size is 1",
+            "increase batch_size, or choose stream or random",
+        )
 
     @property
     def binning(self) -> Binning:
@@ -444,24 +448,30 @@ class Finetuning(RecordingSettings):
 
     def check(self) -> None:
         super().check()
-        if self.last_events and self.representation == "histogram":
-            raise UserError(
-                "last_events",
-                "is set, but histograms divide the time of a window",
-                "choose another representation, or set it to null",
-            )
-        if self.new_stem and self.frozen:
-            what = "leaves the first convolution random, but only the head is trained"
-            raise UserError("new_stem", what, "leave out --freeze or --new-stem")
-        if not self.recurrent and self.sampling != "random":
-            what = f"{self.sampling!r} carries a state, but feed-forward networks have none"
-            raise UserError("sampling", what, "set it to random")
-        if not self.recurrent and self.window_ms is None:
-            raise UserError(
-                "window_ms",
-                "is null, but windows of feed-forward networks need a length",
-                "set it in ms",
-            )
+        require(
+            not self.last_events or self.representation != "histogram",
+            "last_events",
+            "is set, but histograms divide the time of a window",
+            "choose another representation, or set it to null",
+        )
+        require(
+            not (self.new_stem and self.frozen),
+            "new_stem",
+            "leaves the first convolution random, but only the head is trained",
+            "leave out --freeze or --new-stem",
+        )
+        require(
+            self.recurrent or self.sampling == "random",
+            "sampling",
+            f"{self.sampling!r} carries a state, but feed-forward networks have none",
+            "set it to random",
+        )
+        require(
+            self.recurrent or self.window_ms is not None,
+            "window_ms",
+            "is null, but windows of feed-forward networks need a length",
+            "set it in ms",
+        )
 
     @property
     def binning(self) -> Binning:
