@@ -2,7 +2,6 @@
 
 import importlib
 import json
-import multiprocessing
 import os
 import runpy
 import signal
@@ -86,7 +85,6 @@ def refuse(path):
 def test_each_kind_of_failure_is_one_of_a_case_and_the_next_one_runs(
     fuzz, monkeypatch, read, kind, failure
 ):
-    monkeypatch.setattr(fuzz, "CONTEXT", multiprocessing.get_context("fork"))  # keeps these changes
     monkeypatch.setattr(fuzz, "SECONDS", 0.1 if read in (hang, loop) else 20)
     monkeypatch.setitem(
         fuzz.TARGETS, "x", fuzz.Target("a.bin", lambda path: path.write_bytes(b"1"), in_cases(read))
