@@ -305,10 +305,10 @@ def paper_step(
     optimisation = replace(settings.optimisation, precision=precision)
     trainer = Trainer(training.model, no_data, optimisation, seed=0, device=device)
     trainer.model.train()
-    peak = peak_throughput(describe(device), precision)
-    flops = paper_training(name, profile, changes).cost(Setup()).flops if peak else 0
     on_device = {key: values.to(device) for key, values in batch.items()}
-    return PaperStep(trainer, on_device, settings, flops / peak if peak else 0.0)
+    peak = peak_throughput(describe(device), precision)
+    cost = paper_training(name, profile, changes).cost(Setup())
+    return PaperStep(trainer, on_device, settings, cost.flops / peak if peak else 0.0)
 
 
 def step(
@@ -375,8 +375,9 @@ def run_stages(
     try:
         chosen = choose_device(device)
     except UserError as error:
-        remedy = "use --device cpu --small for a smoke test"
-        raise UserError(error.where, "no such GPU", remedy) from error
+        raise UserError(
+            error.where, "no such GPU", "use --device cpu --small for a smoke test"
+        ) from error
     torch.set_num_threads((os.cpu_count() or 1) if only in ON_REQUEST else 1)
     cases = []
     for name in [only] if only else [stage for stage in STAGES if stage not in ON_REQUEST]:

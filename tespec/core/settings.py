@@ -289,8 +289,7 @@ class Augmentation:
 
     def __post_init__(self) -> None:
         for name, (low, high) in (("zoom_in", self.zoom_in), ("zoom_out", self.zoom_out)):
-            what = f"{low:g} is above {high:g}"
-            require(low <= high, f"augmentation.{name}", what, "swap them")
+            require(low <= high, f"augmentation.{name}", f"{low:g} is above {high:g}", "swap them")
 
 
 @dataclass(frozen=True)

@@ -84,8 +84,7 @@ def read_checkpoint(path: Path, run: str) -> dict[str, Any]:
     """
     content = _load(path)
     require(content and "run" in content, path, "is not a training checkpoint", "remove it")
-    what = "belongs to a run with different settings"
-    require(content["run"] == run, path, what, "remove it")
+    require(content["run"] == run, path, "belongs to a run with different settings", "remove it")
     return dict(content)
 
 

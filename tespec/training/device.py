@@ -96,8 +96,11 @@ def report_out_of_memory() -> Iterator[None]:
     try:
         yield
     except torch.OutOfMemoryError as error:
-        remedy = "use --accumulate 2 or more, --recompute, or a smaller batch (--set batch_size=N)"
-        raise UserError("GPU", "out of memory", remedy) from error
+        raise UserError(
+            "GPU",
+            "out of memory",
+            "use --accumulate 2 or more, --recompute, or a smaller batch (--set batch_size=N)",
+        ) from error
 
 
 def derive_seed(seed: int, *names: int | str) -> int:
@@ -302,8 +305,9 @@ def torch_environment(launcher: str, environment: Mapping[str, str]) -> dict[str
     variables: dict[str, str] = {}
     for name, sources in LAUNCHERS[launcher].items():
         defined = [environment[source] for source in sources if source in environment]
-        what = f"{sources[0]} is not set"
-        require(defined, f"--launcher {launcher}", what, f"start with {command}")
+        require(
+            defined, f"--launcher {launcher}", f"{sources[0]} is not set", f"start with {command}"
+        )
         variables[name] = defined[0]
     variables["MASTER_ADDR"] = first_host(variables["MASTER_ADDR"])
     job = environment.get("SLURM_JOB_ID", "")

@@ -249,15 +249,14 @@ class Trainer:
         step = int(self._first_diverged.item())
         if step == NONE_YET:
             return
-        recordings = sorted(
-            {name for names in all_gather(self._steps.names(step)) for name in names}
-        )
+        recordings = sorted(set(chain.from_iterable(all_gather(self._steps.names(step)))))
         where = f" on {', '.join(recordings)}" if recordings else ""
-        what = (
+        raise UserError(
+            f"step {step}",
             f"the loss or a gradient is not finite{where}; the weights are unchanged, and older "
-            "checkpoints are kept"
+            "checkpoints are kept",
+            "lower optimisation.peak_lr",
         )
-        raise UserError(f"step {step}", what, "lower optimisation.peak_lr")
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that determines the next steps; a collective operation of all ranks."""
