@@ -14,7 +14,6 @@ each candidate, unless an option selects some of them.
 Exit code 1: a candidate failed.
 """
 
-import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -36,10 +35,9 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 
-from benchmarks.gpu import SMALL, PaperStep, Row, paper_step, run_cases
-from benchmarks.speed import ROUNDS, machine_name, save, time_alternately
+from benchmarks.gpu import SMALL, PaperStep, paper_step
+from benchmarks.speed import ROUNDS, Row, measure_rows, results_file, time_alternately
 from tespec.cli.main import call, new_app, run
-from tespec.core.paths import RESULTS
 from tespec.models.backbone import execute, lstm_cell
 from tespec.training.device import choose_device, describe
 
@@ -210,9 +208,8 @@ def compare(training: str, candidate: str, device: torch.device, small: bool) ->
     rounds, seconds = (1, 0.0) if small else (ROUNDS, SECONDS)
     works = (partial(do_step, measured), partial(do_step, baseline))
     ours, plain = time_alternately(*works, rounds, seconds)
-    measured.trainer.require_finite()
     error = float((gradients - expected).norm() / expected.norm())
-    row = measured.row(ours) | {
+    return measured.row(ours) | {
         "first_step_seconds": first_step_seconds,
         "baseline_seconds": plain.median,
         "baseline_iqr": plain.iqr,
@@ -220,9 +217,6 @@ def compare(training: str, candidate: str, device: torch.device, small: bool) ->
         "gradient_error": error,
         "failed": not error <= ALLOWED[device.type],
     }
-    if device.type == "cuda":
-        row["peak_bytes"] = torch.cuda.max_memory_allocated(device)
-    return row
 
 
 @app.default
@@ -242,22 +236,19 @@ def measure_candidates(
 ) -> int:
     """Measure candidates, print their rows and write them to a file."""
     chosen = choose_device(device)
-    load = os.getloadavg()[0]
-    if path is None and not (only or training or small):
-        path = RESULTS / "gpu" / "candidates" / f"{machine_name(describe(chosen))}.json"
-    rows: list[Row] = []
-    cases = product(training or (SMALL if small else TRAININGS), only or CANDIDATES)
+    partly = only or training or small
+    default = None if partly else results_file("gpu/candidates", describe(chosen))
+    cases = [
+        ("candidates", ", ".join(case), partial(compare, *case, chosen, small))
+        for case in product(training or (SMALL if small else TRAININGS), only or CANDIDATES)
+    ]
     with (
         # Compiling on a CPU takes minutes.
         torch.compiler.set_stance("force_eager" if chosen.type == "cpu" else "default"),
         # Beyond 8 versions of a function, torch would stop compiling it.
         torch._dynamo.config.patch(recompile_limit=1000),
     ):
-        for row in run_cases("candidates", compare, cases, chosen, small):
-            rows.append(row)
-            if path:
-                save(path, describe(chosen), rows, load)
-    return 1 if any(row["failed"] for row in rows) else 0
+        return measure_rows(cases, describe(chosen), path or default)
 
 
 if __name__ == "__main__":

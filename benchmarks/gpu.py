@@ -17,7 +17,7 @@ Exit code 1: a check or a stage failed.
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -34,25 +34,24 @@ from cyclopts import Parameter
 from torch import Tensor
 from torch.utils.benchmark import Measurement, Timer
 
-from benchmarks.speed import machine_name, save, show
+from benchmarks.speed import Row, measure_rows, results_file
 from tespec.cli.main import call, new_app, run
 from tespec.core.config import finetuning_settings, names, pretraining_settings
-from tespec.core.errors import UserError, one_line
-from tespec.core.paths import RESULTS
+from tespec.core.errors import UserError
 from tespec.models.backbone import execute
-from tespec.pretraining.method import open_pretraining, pretrain_method
-from tespec.runs.cost import estimate_training, input_size
+from tespec.pretraining.method import open_pretraining
+from tespec.runs.cost import TrainingEstimate, estimate_training, input_size
 from tespec.runs.data import Data, settings_of
 from tespec.runs.setup import Setup
 from tespec.sample import make_world
-from tespec.tasks import build_task, find_task
-from tespec.tasks.base import random_backbone
+from tespec.tasks import build_task
 from tespec.training.device import (
     choose_device,
     describe,
     peak_throughput,
     use_deterministic_algorithms,
 )
+from tespec.training.step_cost import META
 from tespec.training.trainer import Trainer
 
 TRAININGS = (*names("tasks"), "tespec")
@@ -63,7 +62,6 @@ FEW = ("batch_size=2", "segments=4")
 ALLOWED = {"fp32": (1e-4, 1e-2), "bf16": (1e-2, 2e-2)}
 STEPS, FEW_STEPS = 200, 3  # of `losses`
 MOST_ALLOWED = 0.9  # a gradient of zero has the error 1, an unrelated one more
-Row = dict[str, Any]
 app = new_app("gpu.py", __doc__)
 
 
@@ -238,7 +236,8 @@ class PaperStep(NamedTuple):
     seconds_at_peak: float  # duration at the device's peak throughput; 0 if unknown
 
     def row(self, taken: Measurement) -> Row:
-        """Summarise measured times: in s, with frames per second and the fraction of peak."""
+        """Summarise measured steps: times in s, frames per second, fraction of peak, peak bytes."""
+        self.trainer.require_finite()
         frames = self.settings.batch_size * self.settings.segments
         row = {
             "seconds": taken.median,
@@ -249,7 +248,30 @@ class PaperStep(NamedTuple):
         }
         if self.seconds_at_peak:
             row["mfu"] = self.seconds_at_peak / taken.median
+        if self.trainer.device.type == "cuda":
+            row["peak_bytes"] = torch.cuda.max_memory_allocated(self.trainer.device)
         return row
+
+
+def paper_training(
+    name: str, profile: str, changes: Sequence[str] = (), device: torch.device = META
+) -> TrainingEstimate:
+    """Build a training of official recordings, with random weights; labels and counts are zero.
+
+    Args:
+        name: a task or "tespec".
+        profile: name of a profile, with the paper's size or the sample's.
+        changes: of its settings.
+        device: of the network and its batches.
+    """
+    settings: Any
+    if name == "tespec":
+        settings = pretraining_settings(name, profile, changes)
+        size = input_size(settings, "1mpx")
+    else:
+        settings = finetuning_settings(name, "recurrent", profile, changes)
+        size = input_size(settings, name)
+    return estimate_training(settings, size, device)
 
 
 def paper_step(
@@ -259,7 +281,7 @@ def paper_step(
     small: bool,
     change: Callable[[Any], None],
 ) -> PaperStep:
-    """Build a training step with random weights, counts and labels of zero.
+    """Build a training step with random weights and counts.
 
     Args:
         name: a task or "tespec".
@@ -268,31 +290,25 @@ def paper_step(
         small: use the sample's size.
         change: chooses how the network is computed, in place.
     """
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
     profile, changes = ("sample", ("batch_size=2", "segments=2")) if small else ("paper", ())
     torch.manual_seed(0)
-    settings: Any
-    if name == "tespec":
-        settings = pretraining_settings(name, profile, changes)
-        size = input_size(settings, "1mpx")
-        data = open_pretraining(settings, None, size)
-        network = pretrain_method(settings).from_data(data)
-        batch = data.blank_batch(settings.batch_size, device)
-    else:
-        settings = finetuning_settings(name, "recurrent", profile, changes)
-        size = input_size(settings, name)
-        task = find_task(settings)
-        network = task.network(settings, random_backbone(settings, size))
-        batch = task.blank_batch(settings, size, settings.batch_size, device)
+    training = paper_training(name, profile, changes, torch.device("cpu"))
+    settings: Any = training.settings
+    batch = training.batch(settings.batch_size)
     batch["histograms"].random_(0, 3)
     use_deterministic_algorithms(False, device)
-    change(network)
+    change(training.model)
     no_data: Any = []  # each step gets its batch as an argument
     optimisation = replace(settings.optimisation, precision=precision)
-    trainer = Trainer(network, no_data, optimisation, seed=0, device=device)
+    trainer = Trainer(training.model, no_data, optimisation, seed=0, device=device)
     trainer.model.train()
+    on_device = {key: values.to(device) for key, values in batch.items()}
     peak = peak_throughput(describe(device), precision)
-    flops = estimate_training(settings, size).cost(Setup()).flops if peak else 0
-    return PaperStep(trainer, batch, settings, flops / peak if peak else 0.0)
+    cost = paper_training(name, profile, changes).cost(Setup())
+    return PaperStep(trainer, on_device, settings, cost.flops / peak if peak else 0.0)
 
 
 def step(
@@ -308,24 +324,19 @@ def step(
         compiled: compile stages and ConvLSTM cells.
 
     Returns:
-        Row of results, as by `PaperStep.row`, with the peak of GPU memory in bytes.
+        Row of results, as by `PaperStep.row`.
     """
     on_gpu = device.type == "cuda"
     # the default of a run
     change = partial(execute, compiled=compiled, fast=on_gpu)
     measured = paper_step(name, precision, device, small, change)
-    trainer = measured.trainer
     try:
-        trainer.train_step(measured.batch)
-        timer = Timer("step(batch)", globals={"step": trainer.train_step, "batch": measured.batch})
-        taken = timer.blocked_autorange(min_run_time=5.0 if on_gpu else 0.0)
+        measured.trainer.train_step(measured.batch)
+        names = {"step": measured.trainer.train_step, "batch": measured.batch}
+        timer = Timer("step(batch)", globals=names)
+        return measured.row(timer.blocked_autorange(min_run_time=5.0 if on_gpu else 0.0))
     except torch.OutOfMemoryError:
         return {"note": "does not fit in GPU memory"}
-    trainer.require_finite()
-    row = measured.row(taken)
-    if on_gpu:
-        row["peak_bytes"] = torch.cuda.max_memory_allocated(device)
-    return row
 
 
 def compiled(name: str, precision: str, device: torch.device, small: bool) -> Row:
@@ -336,13 +347,14 @@ def compiled(name: str, precision: str, device: torch.device, small: bool) -> Ro
     return step(name, precision, device, small, compiled=True)
 
 
-STAGES = {stage.__name__: stage for stage in (agreement, waits, step, compiled, losses)}
-PRECISIONS = {
-    "agreement": ("fp32", "bf16"),
-    "waits": ("fp32", "bf16"),
-    "step": ("bf16",),
-    "compiled": ("bf16",),
-    "losses": ("bf16",),
+Stage = Literal["agreement", "waits", "step", "compiled", "losses"]
+# What each stage computes, and in which precisions.
+STAGES: dict[Stage, tuple[Callable[[str, str, torch.device, bool], Row], tuple[str, ...]]] = {
+    "agreement": (agreement, ("fp32", "bf16")),
+    "waits": (waits, ("fp32", "bf16")),
+    "step": (step, ("bf16",)),
+    "compiled": (compiled, ("bf16",)),
+    "losses": (losses, ("bf16",)),
 }
 ON_REQUEST = ("losses",)
 
@@ -354,10 +366,7 @@ def run_stages(
     small: Annotated[
         bool, Parameter(help="tiny sizes: a smoke test, timings mean nothing")
     ] = False,
-    only: Annotated[
-        Literal["agreement", "waits", "step", "compiled", "losses"] | None,
-        Parameter(help="one stage"),
-    ] = None,
+    only: Annotated[Stage | None, Parameter(help="one stage")] = None,
     path: Annotated[
         Path | None, Parameter(name="--json", help="output file (default: in results/gpu)")
     ] = None,
@@ -366,56 +375,20 @@ def run_stages(
     try:
         chosen = choose_device(device)
     except UserError as error:
-        remedy = "use --device cpu --small for a smoke test"
-        raise UserError(error.where, "no such GPU", remedy) from error
-    load = os.getloadavg()[0]
-    rows: list[Row] = []
+        raise UserError(
+            error.where, "no such GPU", "use --device cpu --small for a smoke test"
+        ) from error
     torch.set_num_threads((os.cpu_count() or 1) if only in ON_REQUEST else 1)
-    if path is None and not only and not small:
-        path = RESULTS / "gpu" / f"{machine_name(describe(chosen))}.json"
+    cases = []
     for name in [only] if only else [stage for stage in STAGES if stage not in ON_REQUEST]:
+        work, precisions = STAGES[name]
+        if chosen.type == "cpu" and name not in ("agreement", "losses"):
+            precisions = ("fp32",)  # the trainer has no bf16 on a CPU
         trainings = SMALL if small or name in ON_REQUEST else TRAININGS
-        # The trainer has no bf16 on a CPU.
-        has_bf16 = chosen.type == "cuda" or name in ("agreement", "losses")
-        cases = product(trainings, PRECISIONS[name] if has_bf16 else ("fp32",))
-        rows += run_cases(name, STAGES[name], cases, chosen, small)
-        if path:
-            save(path, describe(chosen), rows, load)
-    if path:
-        print(f"written: {path}")
-    failed = [f"{row['stage']} ({row['case']})" for row in rows if row["failed"]]
-    print(f"{len(rows)} rows; failed: {', '.join(failed) or 'none'}")
-    return 1 if failed else 0
-
-
-def run_cases(
-    stage: str,
-    work: Callable[[str, str, torch.device, bool], Row],
-    cases: Iterable[tuple[str, str]],
-    device: torch.device,
-    small: bool,
-) -> Iterator[Row]:
-    """Run the cases of a stage one by one, and print and yield the row of each.
-
-    Args:
-        stage: its name.
-        work: returns the results of a case; an exception becomes a failed row with the error as its
-            note.
-        cases: first two arguments of `work`.
-        device: as of all stages.
-        small: as of all stages.
-    """
-    for case in cases:
-        row: Row = {"stage": stage, "case": ", ".join(case), "failed": False}
-        try:
-            if device.type == "cuda":
-                torch.cuda.empty_cache()
-                torch.cuda.reset_peak_memory_stats(device)
-            row |= work(*case, device, small)
-        except Exception as error:
-            row |= {"failed": True, "note": f"{type(error).__name__}: {one_line(str(error))[:300]}"}
-        show(row)
-        yield row
+        for case in product(trainings, precisions):
+            cases.append((name, ", ".join(case), partial(work, *case, chosen, small)))
+    default = None if only or small else results_file("gpu", describe(chosen))
+    return measure_rows(cases, describe(chosen), path or default)
 
 
 if __name__ == "__main__":

@@ -14,8 +14,9 @@ by `--compile`, saves memory and launches only.
 import re
 import sys
 from bisect import bisect_right
-from collections import Counter
-from typing import Annotated, Any, NamedTuple
+from collections import defaultdict
+from dataclasses import astuple, dataclass
+from typing import Annotated, Any
 
 if not __package__:
     import installed  # noqa: F401  # before the harness
@@ -30,11 +31,12 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 from torch.utils.module_tracker import ModuleTracker
 
+from benchmarks.gpu import paper_training
 from tespec.cli.main import call, new_app, run
-from tespec.core.config import finetuning_settings, names, pretraining_settings
+from tespec.core.config import names
 from tespec.models.backbone import execute
 from tespec.models.layers import AUTOCAST_ON_META
-from tespec.runs.cost import TrainingEstimate, estimate_training, input_size
+from tespec.runs.cost import TrainingEstimate
 from tespec.training.device import peak_throughput
 from tespec.training.step_cost import CudaSemantics, backward
 
@@ -43,26 +45,31 @@ BANDWIDTH = 3.35e12  # bytes/s, from its datasheet
 LAUNCH = 3e-6  # s; a kernel's start, when the CPU is ahead
 ROOT = "loss and target"
 OPTIMIZER = "optimizer"
-ADAM_BYTES = (
-    28  # per weight: weight, gradient and two moments are read, all but the gradient written
-)
+# per weight: weight, gradient and two moments are read, all but the gradient written
+ADAM_BYTES = 28
 app = new_app("parts.py", __doc__)
 
 
-class Part(NamedTuple):
+@dataclass
+class Part:
     """Operations of a part of a network in one step."""
 
-    operations: int
-    flops: int
-    bytes: int
+    operations: int = 0
+    flops: int = 0
+    bytes: int = 0
 
-    def seconds(self) -> dict[str, float]:
-        """Least time of these operations on a GPU, by what could limit them."""
-        return {
-            "compute": self.flops / peak_throughput(GPU, "bf16"),
-            "memory": self.bytes / BANDWIDTH,
-            "launch": self.operations * LAUNCH,
-        }
+    def bound(self) -> tuple[float, str]:
+        """Least time of these operations on a GPU in s, and what limits it."""
+        return max(
+            (self.flops / peak_throughput(GPU, "bf16"), "compute"),
+            (self.bytes / BANDWIDTH, "memory"),
+            (self.operations * LAUNCH, "launch"),
+        )
+
+    def row(self, name: str, seconds: float) -> str:
+        """Format a row of the table, with the part's name and its least time."""
+        numbers = f"{self.operations:11,}{self.flops / 1e9:10,.1f}{self.bytes / 1e9:9.2f}"
+        return f"{name:34}{numbers}{1000 * seconds:10.2f} ms"
 
 
 class PartCounter(TorchDispatchMode):
@@ -72,43 +79,42 @@ class PartCounter(TorchDispatchMode):
     the same sequence number, as in torch's profiler.
 
     Attributes:
-        counts: of each part, "operations", "flops" and "bytes".
+        parts: by name, in the order in which they first run.
     """
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        self.counts: dict[str, Counter[str]] = {}
+        self.parts: defaultdict[str, Part] = defaultdict(Part)
         self.tracker = ModuleTracker()
         # Stages are called one by one, not through the network, which would name its modules.
         self.tracker._get_mod_name(model)
         self._numbers: list[int] = []  # of forward operations, ascending
-        self._parts: list[str] = []  # of these
+        self._names: list[str] = []  # of the parts of these
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        part = self._part()
+        name = self._name()
         out = func(*args, **(kwargs or {}))
-        if func.is_view:
-            return out
-        counts = self.counts.setdefault(part, Counter())
-        tensors = [leaf for leaf in tree_leaves((args, kwargs, out)) if isinstance(leaf, Tensor)]
-        counts["operations"] += 1
-        counts["bytes"] += sum(tensor.nbytes for tensor in tensors)
-        if formula := flop_registry.get(func._overloadpacket):
-            counts["flops"] += formula(*args, **(kwargs or {}), out_val=out)
+        if not func.is_view:
+            leaves = tree_leaves((args, kwargs, out))
+            part = self.parts[name]
+            part.operations += 1
+            part.bytes += sum(leaf.nbytes for leaf in leaves if isinstance(leaf, Tensor))
+            if formula := flop_registry.get(func._overloadpacket):
+                part.flops += formula(*args, **(kwargs or {}), out_val=out)
         return out
 
-    def _part(self) -> str:
+    def _name(self) -> str:
         node: Any = torch._C._current_autograd_node()
         if node is not None:
-            return self._parts[max(0, bisect_right(self._numbers, node._sequence_nr()) - 1)]
-        part = part_of(max(self.tracker.parents, key=len))
+            return self._names[max(0, bisect_right(self._numbers, node._sequence_nr()) - 1)]
+        name = name_of(max(self.tracker.parents, key=len))
         # The operation's node was made before it came here.
         self._numbers.append(torch._C._autograd._get_sequence_nr() - 1)
-        self._parts.append(part)
-        return part
+        self._names.append(name)
+        return name
 
 
-def part_of(module: str) -> str:
+def name_of(module: str) -> str:
     """Name the part of a module, such as "swin.layers_2.attn" for all blocks of a stage.
 
     Args:
@@ -132,12 +138,8 @@ def parts_of(estimate: TrainingEstimate) -> dict[str, Part]:
         with torch.autocast(AUTOCAST_ON_META, torch.bfloat16):
             losses, _ = model.loss(batch, None)
         backward(losses["loss"])
-    parts = {
-        name: Part(counts["operations"], counts["flops"], counts["bytes"])
-        for name, counts in counter.counts.items()
-    }
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    return parts | {OPTIMIZER: Part(1, 0, ADAM_BYTES * trained)}
+    return counter.parts | {OPTIMIZER: Part(1, 0, ADAM_BYTES * trained)}
 
 
 @app.default
@@ -148,28 +150,15 @@ def print_parts(
     profile: Annotated[str, Parameter(help="of the settings")] = "paper",
 ) -> int:
     """Print a table of the parts of one step, in the order in which they first run."""
-    settings: Any
-    if training == "tespec":
-        settings = pretraining_settings(training, profile)
-        size = input_size(settings, "1mpx")
-    else:
-        settings = finetuning_settings(training, "recurrent", profile)
-        size = input_size(settings, training)
-    parts = parts_of(estimate_training(settings, size))
+    parts = parts_of(paper_training(training, profile))
     print(f"{'part':34}{'operations':>11}{'GFLOP':>10}{'GB':>9}  bound on one {GPU}")
     total = 0.0
     for name, part in parts.items():
-        limit, seconds = max(part.seconds().items(), key=lambda item: item[1])
+        seconds, limit = part.bound()
         total += seconds
-        print(
-            f"{name:34}{part.operations:11,}{part.flops / 1e9:10,.1f}{part.bytes / 1e9:9.2f}"
-            f"{1000 * seconds:10.2f} ms {limit}"
-        )
-    flops = sum(part.flops for part in parts.values())
-    print(
-        f"{'sum':34}{sum(part.operations for part in parts.values()):11,}{flops / 1e9:10,.1f}"
-        f"{sum(part.bytes for part in parts.values()) / 1e9:9.2f}{1000 * total:10.2f} ms"
-    )
+        print(part.row(name, seconds), limit)
+    counts = zip(*map(astuple, parts.values()), strict=True)
+    print(Part(*map(sum, counts)).row("sum", total))
     return 0
 
 

@@ -5,8 +5,8 @@
     python benchmarks/speed.py --quick          # tiny sizes: shows that everything runs
 
 Both must return the same result before they are timed, on one thread. Exit code 1: they differ in a
-stage. References follow uzh-rpg/RVT (data/utils/representations.py, models/layers/rnn.py),
-uzh-rpg/DSEC and pycocotools.
+stage, or it failed. References follow uzh-rpg/RVT (data/utils/representations.py,
+models/layers/rnn.py), uzh-rpg/DSEC and pycocotools.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ import io
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from functools import partial
 from itertools import count
@@ -43,6 +43,7 @@ from tespec.cli.main import call, new_app, run
 from tespec.comparison.records import environment
 from tespec.core.boxes import Boxes, make_boxes
 from tespec.core.config import finetuning_settings, pretraining_settings
+from tespec.core.errors import one_line
 from tespec.core.files import write_all
 from tespec.core.paths import RESULTS
 from tespec.datasets.augment import apply_maps
@@ -57,8 +58,7 @@ from tespec.events.store import open_store, store_of
 from tespec.metrics.detection import BoxFilter, DetectionScorer
 from tespec.models import EventSwin
 from tespec.pretraining.method import open_pretraining
-from tespec.tasks import find_task
-from tespec.tasks.base import random_backbone
+from tespec.runs.cost import estimate_training
 from tespec.training.optimizer import learning_rate
 from tespec.training.trainer import Trainer
 
@@ -68,6 +68,7 @@ BINS, WINDOW_US = 10, 50_000
 BUSY = 9_000_000  # events/s of a busy recording of 1Mpx: 540 million in 60 s (evlib)
 EVENTS_PER_WINDOW = BUSY * WINDOW_US // 1_000_000
 SENSOR_1MPX, SENSOR_DSEC = (720, 1280), (480, 640)
+Row = dict[str, Any]
 
 
 class Case(NamedTuple):
@@ -321,33 +322,17 @@ def frame_by_frame(backbone: Any, histograms: Tensor) -> list[Tensor]:
     return [torch.stack(features, dim=1) for features in outputs]
 
 
-def frozen_feedforward(quick: bool, folder: Path) -> Case:
-    """Training step with a frozen feed-forward backbone."""
-    return frozen_step("feedforward", quick)
-
-
-def frozen_recurrent(quick: bool, folder: Path) -> Case:
-    """Training step with a frozen recurrent backbone."""
-    return frozen_step("recurrent", quick)
-
-
-def frozen_step(arch: str, quick: bool) -> Case:
-    """Training step of a segmentation head, against the backbone's inference and a head step.
-
-    Args:
-        arch: "recurrent" or "feedforward".
-        quick: whether sizes are tiny.
-    """
+def frozen_step(quick: bool, folder: Path, *, arch: str) -> Case:
+    """Training step of a segmentation head, against the backbone's inference and a head step."""
     size = (32, 32) if quick else (96, 160)
     profile = "smoke" if quick else "study"
     settings = finetuning_settings("ddd17", arch, profile, ["head.dropout=0.0"], frozen=True)
-    task = find_task(settings)
-    torch.manual_seed(0)
-    network = task.network(settings, random_backbone(settings, size))
-    network.freeze_backbone()
-    plain_network = deepcopy(network).train()
     device = torch.device("cpu")
-    batch = task.blank_batch(settings, size, settings.batch_size, device)
+    torch.manual_seed(0)
+    training = estimate_training(settings, size, device)
+    network = training.model
+    plain_network = deepcopy(network).train()
+    batch = training.batch(settings.batch_size)
     batch["histograms"].random_(0, 3)
     trainer = Trainer(network, cast("Any", []), settings.optimisation, seed=0, device=device)
     trainer.model.train()
@@ -448,12 +433,10 @@ def by_pycocotools(frames: Sequence[tuple[Boxes, Boxes]]) -> list[float]:
 
     def table(boxes_of_frames: Sequence[Boxes]) -> NDArray[np.float64]:
         """(N, 7) frame number from 1, left, top, width, height, score and class."""
-        rows = []
-        for number, boxes in enumerate(boxes_of_frames, 1):
-            numbers = np.full(len(boxes.label), number)
-            columns = (numbers, boxes.corners[:, :2], boxes.size, boxes.score, boxes.label)
-            rows.append(np.column_stack(columns))
-        return np.concatenate(rows)
+        numbers = [np.full(len(boxes.label), n) for n, boxes in enumerate(boxes_of_frames, 1)]
+        corners, labels, scores = map(np.concatenate, zip(*boxes_of_frames, strict=True))
+        sides = corners[:, 2:] - corners[:, :2]
+        return np.column_stack([np.concatenate(numbers), corners[:, :2], sides, scores, labels])
 
     predicted, truth = map(table, zip(*frames, strict=True))
     with contextlib.redirect_stdout(io.StringIO()):
@@ -484,18 +467,15 @@ Stage = Literal[
     "frozen_recurrent",
     "metric",
 ]
-STAGES = {
-    stage.__name__: stage
-    for stage in (
-        histogram,
-        store,
-        batch,
-        rectified,
-        recurrent,
-        frozen_feedforward,
-        frozen_recurrent,
-        metric,
-    )
+STAGES: dict[Stage, Callable[[bool, Path], Case]] = {
+    "histogram": histogram,
+    "store": store,
+    "batch": batch,
+    "rectified": rectified,
+    "recurrent": recurrent,
+    "frozen_feedforward": partial(frozen_step, arch="feedforward"),
+    "frozen_recurrent": partial(frozen_step, arch="recurrent"),
+    "metric": metric,
 }
 app = new_app("speed.py", __doc__)
 
@@ -511,34 +491,30 @@ def measure_stages(
 ) -> int:
     """Measure the stages, print their rows and write them to a file."""
     torch.set_num_threads(1)
-    load = os.getloadavg()[0]
-    rows = []
-    for name in [only] if only else STAGES:
-        with TemporaryDirectory() as folder:
-            rows.append({"stage": name} | measure(STAGES[name](quick, Path(folder)), quick))
-            show(rows[-1])
-    default = None if only or quick else RESULTS / "speed" / f"{machine_name()}.json"
-    if path := json or default:
-        print(f"written: {save(path, 'cpu', rows, load)}")
-    return 1 if any(row["failed"] for row in rows) else 0
+    default = None if only or quick else results_file("speed")
+    stages = [only] if only else STAGES
+    cases = [(stage, "", partial(measure, stage, quick)) for stage in stages]
+    return measure_rows(cases, "cpu", json or default)
 
 
-def measure(case: Case, quick: bool) -> dict[str, Any]:
-    """Check that both implementations agree, then time them.
+def measure(stage: Stage, quick: bool) -> Row:
+    """Check that both implementations of a stage agree, then time them.
 
     Args:
-        case: work to do.
-        quick: one round of one call each.
+        stage: key of `STAGES`.
+        quick: tiny sizes, and one round of one call each.
 
     Returns:
         Row of results: medians and interquartile ranges in s, the rate, and the ratio of the times.
     """
-    is_same = case.same(case.ours(), case.plain())
-    row = {"case": case.name, "failed": not is_same, "plain": case.plain_name}
-    if not is_same:
-        return row | {"note": "the two implementations give different results"}
-    rounds, seconds = (1, 0.0) if quick else (ROUNDS, SECONDS)
-    ours, plain = time_alternately(case.ours, case.plain, rounds, seconds)
+    with TemporaryDirectory() as folder:
+        case = STAGES[stage](quick, Path(folder))
+        row: Row = {"case": case.name, "plain": case.plain_name}
+        if not case.same(case.ours(), case.plain()):
+            note = "the two implementations give different results"
+            return row | {"failed": True, "note": note}
+        rounds, seconds = (1, 0.0) if quick else (ROUNDS, SECONDS)
+        ours, plain = time_alternately(case.ours, case.plain, rounds, seconds)
     return row | {
         "seconds": ours.median,
         "iqr": ours.iqr,
@@ -573,38 +549,55 @@ def time_alternately(
     return [Measurement.merge(measurements)[0] for measurements in times]
 
 
-def show(row: dict[str, Any]) -> None:
+def measure_rows(
+    cases: Iterable[tuple[str, str, Callable[[], Row]]], device: str, path: Path | None
+) -> int:
+    """Measure rows one by one, print each, and write those so far with the machine and versions.
+
+    Args:
+        cases: stage and case of each row, and a function that returns its other values; an
+            exception becomes a failed row with the error as its note.
+        device: name of the measured device.
+        path: JSON file to write; None: none.
+
+    Returns:
+        Exit code, 1 if a row failed.
+    """
+    facts = {"threads": 1, "load_before": os.getloadavg()[0], "environment": environment(device)}
+    rows: list[Row] = []
+    for stage, case, work in cases:
+        row: Row = {"stage": stage, "case": case, "failed": False}
+        try:
+            row |= work()
+        except Exception as error:
+            row |= {"failed": True, "note": f"{type(error).__name__}: {one_line(str(error))[:300]}"}
+        rows.append(row)
+        show(row)
+        if path:
+            write_all({path: dumps(facts | {"rows": rows}, indent=1) + "\n"})
+    if path:
+        print(f"written: {path}")
+    failed = [f"{row['stage']} ({row['case']})" for row in rows if row["failed"]]
+    print(f"{len(rows)} rows; failed: {', '.join(failed) or 'none'}")
+    return 1 if failed else 0
+
+
+def show(row: Row) -> None:
     """Print a row of results."""
-    texts = []
-    for name, value in row.items():
-        if name not in ("stage", "case", "failed"):
-            texts.append(f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}")
+    texts = [
+        f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in row.items()
+        if name not in ("stage", "case", "failed")
+    ]
     status = "FAILED" if row["failed"] else "ok"
     print(f"{row['stage']} ({row['case']}): {status}; {', '.join(texts)}", flush=True)
 
 
-def machine_name(gpu: str = "") -> str:
-    """File name from the GPU or CPU and the number of cores."""
+def results_file(folder: str, gpu: str = "") -> Path:
+    """Path of the results of this machine, named by its GPU or CPU and its number of cores."""
     facts = environment()
     name = f"{gpu or facts['cpu']} {facts['cores']} cores".lower()
-    return re.sub(r"[^a-z0-9]+", "-", name).strip("-")
-
-
-def save(path: Path, device: str, rows: Sequence[dict[str, Any]], load: float) -> Path:
-    """Write results with the machine, versions and git revision.
-
-    Args:
-        path: JSON file to write.
-        device: name of the measured device.
-        rows: of `measure`.
-        load: load average before the run.
-
-    Returns:
-        The path.
-    """
-    facts = {"threads": 1, "load_before": load, "environment": environment(device), "rows": rows}
-    write_all({path: dumps(facts, indent=1) + "\n"})
-    return path
+    return RESULTS / folder / f"{re.sub(r'[^a-z0-9]+', '-', name).strip('-')}.json"
 
 
 if __name__ == "__main__":

@@ -3,9 +3,9 @@
 python tools/fuzz.py --cases 100000
 python tools/fuzz.py --only network --seed 3 --first 1234 --cases 1     # repeat one case
 
-Target, seed and number determine a case. Cases run in processes of their own: a crash, an exception
-other than a `UserError`, more than 20 seconds of CPU time or more than a gigabyte of memory is a
-failure of one case, after which the next runs.
+Target, seed and number determine a case. Cases run in forked processes: a crash, an exception other
+than a `UserError`, more than 20 seconds of CPU time or more than a gigabyte of memory is a failure
+of one case, after which the next runs.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ import stat
 import struct
 import sys
 import tempfile
-import time
 import traceback
 import warnings
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
+from itertools import repeat
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -71,11 +71,10 @@ PATIENCE = 60  # seconds that it may take for each of CPU time, on a busy machin
 MEMORY = 1 << 30  # bytes that a case may use
 ADDRESSES = 4 * MEMORY  # bytes that a case may allocate without using them
 SHOWN = 5  # failures printed per target
+GOOD = ("refused", "accepted")  # outcomes of a case
+LOG = "outcomes.txt"
 # in memory if available, because hundreds of thousands of files are written
 SHARED_MEMORY = Path("/dev/shm")
-CONTEXT = multiprocessing.get_context("forkserver")
-# imports take seconds
-CONTEXT.set_forkserver_preload(["tespec.inference", "tespec.runs.data", "tespec.sample"])
 Rng = np.random.Generator
 
 HOSTILE: tuple[Any, ...] = (
@@ -83,7 +82,6 @@ HOSTILE: tuple[Any, ...] = (
     *("", "x" * 5000, "../../../etc/passwd", "/etc/passwd", "\x00", "NaN", "1e999"),
     *("<script>alert(1)</script>", [], {}, {"": None}, [None] * 50, [[[[[[[[[[]]]]]]]]]]),
 )
-LENGTHS = (0, 2**31 - 1, 2**32 - 1, 2**63 - 1, 2**64 - 1)
 
 
 def _pick(rng: Rng, values: Any) -> Any:
@@ -93,21 +91,22 @@ def _pick(rng: Rng, values: Any) -> Any:
 # Each function below damages the file at a path.
 
 
+LENGTHS = [struct.pack("<Q", n) for n in (0, 2**31 - 1, 2**32 - 1, 2**63 - 1, 2**64 - 1)]
+# Of the content of a file and a position: truncation, insertion, a large length, another byte.
+BYTES: tuple[Callable[[bytes, int, Rng], bytes], ...] = (
+    lambda data, at, rng: data[:at],
+    lambda data, at, rng: data[:at] + rng.bytes(int(rng.integers(1, 40))) + data[at:],
+    lambda data, at, rng: data[:at] + _pick(rng, LENGTHS) + data[at + 8 :],
+    *5 * (lambda data, at, rng: data[:at] + rng.bytes(1) + data[at + 1 :],),
+)
+
+
 def _damage_bytes(path: Path, rng: Rng) -> None:
-    """Truncate the file, change or insert bytes, or overwrite some with a large length."""
-    data = bytearray(path.read_bytes())
-    kind = rng.integers(0, 8)
-    position = int(rng.integers(0, max(1, len(data) - 8)))
-    if kind == 0:
-        del data[position:]
-    elif kind == 1:
-        data[position:position] = rng.bytes(int(rng.integers(1, 40)))
-    elif kind == 2:
-        data[position : position + 8] = struct.pack("<Q", _pick(rng, LENGTHS))
-    else:
-        for position in rng.integers(0, max(1, len(data)), rng.integers(1, 6)):
-            data[position : position + 1] = rng.bytes(1)
-    path.write_bytes(bytes(data))
+    data = path.read_bytes()
+    change = _pick(rng, BYTES)
+    for at in rng.integers(0, max(1, len(data) - 8), rng.integers(1, 6)):
+        data = change(data, at, rng)
+    path.write_bytes(data)
 
 
 def _changed(value: Any, rng: Rng) -> Any:
@@ -208,11 +207,9 @@ def _damage_arrays(path: Path, rng: Rng) -> None:
     if path.suffix == ".npy":
         path.write_bytes(content)
         return
+    np.savez(path, **arrays)
     compression = int(rng.choice([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED]))
-    with zipfile.ZipFile(path, "w", compression) as archive:
-        for other, values in arrays.items():
-            with archive.open(f"{other}.npy", "w") as file:
-                np.save(file, values)
+    with zipfile.ZipFile(path, "a", compression) as archive:
         archive.writestr(f"{name}.npy", content)
 
 
@@ -220,24 +217,27 @@ FIELDS = ("", "nan", "inf", "-1", "1e400", "9" * 400, "0x1", "x", "1,2", "\0", '
 FIELDS += ("\ufeff", "1_000", "2.5")
 
 
+def _with_other_field(line: str, rng: Rng) -> str:
+    parts = re.split(r"([, ])", line)
+    parts[rng.integers(len(parts))] = _pick(rng, FIELDS)
+    return "".join(parts)
+
+
+# Of the lines of a file and an index: truncation, repetition, another order, another field.
+LINES: tuple[Callable[[list[str], int, Rng], list[str]], ...] = (
+    lambda lines, at, rng: lines[:at],
+    lambda lines, at, rng: lines[:at] + [lines[at]] * int(rng.integers(2, 4)) + lines[at + 1 :],
+    lambda lines, at, rng: [lines[at], *lines[:at], *lines[at + 1 :]],
+    *5
+    * (lambda lines, at, rng: [*lines[:at], _with_other_field(lines[at], rng), *lines[at + 1 :]],),
+)
+
+
 def _damage_lines(path: Path, rng: Rng) -> None:
-    """Replace a field of a text file, or remove, repeat or swap lines."""
     lines = path.read_text().splitlines()
     for _ in range(int(rng.integers(1, 4))):
-        line = int(rng.integers(len(lines)))
-        kind = rng.integers(8)
-        if kind == 0:
-            del lines[line:]
-        elif kind == 1:
-            lines[line:line] = [lines[line]] * int(rng.integers(1, 3))
-        elif kind == 2:
-            lines[0], lines[line] = lines[line], lines[0]
-        else:
-            parts = re.split(r"([, ])", lines[line])
-            parts[rng.integers(len(parts))] = _pick(rng, FIELDS)
-            lines[line] = "".join(parts)
-        if not lines:
-            break
+        if lines:
+            lines = _pick(rng, LINES)(lines, int(rng.integers(len(lines))), rng)
     path.write_text(_pick(rng, ("\n", "\n", "\r\n", "\r")).join(lines) + "\n", newline="")
 
 
@@ -458,66 +458,75 @@ def memory(field: str) -> int:
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))
 
 
-def outcomes(name: str, first: int, end: int, seed: int) -> Iterator[str]:
-    """Run cases of a target in this process.
+def run_case(target: Target, root: Path, rng: Rng) -> str:
+    """Damage a copy of a file and read it.
+
+    Args:
+        target: writes and reads the file.
+        root: folder with the intact file in `sound`.
+        rng: draws the damage.
+
+    Returns:
+        "accepted", "refused" or the failure.
+    """
+    sound = root / "sound" / target.name
+    path = root / "case" / target.name
+    shutil.rmtree(path.parent, ignore_errors=True)  # of the case before, which may have crashed
+    path.parent.mkdir()
+    if sound.is_dir():
+        shutil.copytree(sound, path, copy_function=os.link)
+    else:
+        os.link(sound, path)
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts here
+    before = memory("VmRSS")
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    faulthandler.dump_traceback_later(PATIENCE * SECONDS, exit=True)
+    try:
+        _harm(path, rng)
+        target.read(path)
+        outcome = "accepted"
+    except UserError:
+        outcome = "refused"
+    except (Exception, SystemExit):
+        outcome = " ".join(traceback.format_exc().splitlines()[-3:])[:500]
+    faulthandler.cancel_dump_traceback_later()
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    if (used := memory("VmHWM") - before) > MEMORY:
+        outcome = f"used {used / 1e9:.2f} GB of memory"
+    if strays := {path.name for path in root.iterdir()} - {"sound", "case", "cache", LOG}:
+        outcome = f"written outside of the folder: {strays}"
+    return outcome
+
+
+def run_cases(name: str, root: Path, numbers: Sequence[int], seed: int) -> int:
+    """Run cases in a forked process until one of them ends it.
 
     Args:
         name: key of `TARGETS`.
-        first: number of the first case.
-        end: number after the last case.
+        root: folder with the intact file in `sound`; each outcome is a line of the file `LOG`.
+        numbers: of the cases.
         seed: seed of the damages.
 
-    Yields:
-        "" once the intact file is read, then "refused", "accepted" or the failure of each case.
+    Returns:
+        Exit code of the process, 0 if it ran all cases.
     """
-    target = TARGETS[name]
-    warnings.simplefilter("ignore")  # libraries warn when they are imported
-    parent = SHARED_MEMORY if SHARED_MEMORY.is_dir() else None
-    with tempfile.TemporaryDirectory(prefix=f"fuzz-{name}-", dir=parent) as folder:
-        root = Path(folder)
-        sound = root / "sound" / target.name
-        path = root / "case" / target.name
-        sound.parent.mkdir()
-        target.write(sound)
-        target.read(sound)
-        warnings.simplefilter("error")
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    code = 1
+    try:
         limit = memory("VmSize") + ADDRESSES
         resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
-        yield ""
         faulthandler.register(signal.SIGPROF, chain=True)  # print where it is, then die
-        for number in range(first, end):
-            path.parent.mkdir()
-            if sound.is_dir():
-                shutil.copytree(sound, path, copy_function=os.link)
-            else:
-                os.link(sound, path)
-            _harm(path, np.random.default_rng([seed, number, *name.encode()]))
-            Path("/proc/self/clear_refs").write_text("5")  # the peak starts here
-            before = memory("VmRSS")
-            signal.setitimer(signal.ITIMER_PROF, SECONDS)
-            faulthandler.dump_traceback_later(PATIENCE * SECONDS, exit=True)
-            try:
-                target.read(path)
-                outcome = "accepted"
-            except UserError:
-                outcome = "refused"
-            except (Exception, SystemExit):
-                outcome = " ".join(traceback.format_exc().splitlines()[-3:])[:500]
-            faulthandler.cancel_dump_traceback_later()
-            signal.setitimer(signal.ITIMER_PROF, 0)
-            if (used := memory("VmHWM") - before) > MEMORY:
-                outcome = f"used {used / 1e9:.2f} GB of memory"
-            shutil.rmtree(root / "case")
-            if strays := {path.name for path in root.iterdir()} - {"sound", "cache"}:
-                outcome = f"written outside of the folder: {strays}"
-            yield outcome
-
-
-def work(sender: Any, *arguments: Any) -> None:
-    """Send the outcomes of cases, in a process of their own."""
-    torch.set_num_threads(1)
-    for outcome in outcomes(*arguments):
-        sender.send(outcome)
+        with (root / LOG).open("a", buffering=1) as log:
+            for number in numbers:
+                rng = np.random.default_rng([seed, number, *name.encode()])
+                print(run_case(TARGETS[name], root, rng), file=log)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
 
 
 def search(name: str, first: int, cases: int, seed: int) -> tuple[Counter[str], list[str]]:
@@ -532,33 +541,28 @@ def search(name: str, first: int, cases: int, seed: int) -> tuple[Counter[str], 
     Returns:
         Numbers of cases by outcome, and a text for each failure.
     """
-    counts = Counter[str]()
-    failures: list[str] = []
-    number, end = first, first + cases
-    while number < end:
-        receiver, sender = CONTEXT.Pipe(duplex=False)
-        process = CONTEXT.Process(target=work, args=(sender, name, number, end, seed))
-        process.start()
-        sender.close()
-        outcome = None
-        with suppress(EOFError):
-            outcome = receiver.recv()
-            while number < end:
-                outcome = receiver.recv()
-                if outcome not in ("accepted", "refused"):
-                    failures.append(f"case {number}: {outcome}")
-                    outcome = "failed"
-                counts[outcome] += 1
-                number += 1
-        process.join()
-        if outcome is None:
-            return counts, [*failures, "its intact file cannot be read, see above"]
-        if number < end:
-            what = f"ended the process with code {process.exitcode}, see above"
-            failures.append(f"case {number}: {what}")
-            counts["failed"] += 1
-            number += 1
-    return counts, failures
+    torch.set_num_threads(1)  # a process that has started threads cannot be forked safely
+    parent = SHARED_MEMORY if SHARED_MEMORY.is_dir() else None
+    outcomes: list[str] = []
+    with (
+        tempfile.TemporaryDirectory(prefix=f"fuzz-{name}-", dir=parent) as folder,
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")  # libraries warn when they are imported
+        root = Path(folder)
+        sound = root / "sound" / TARGETS[name].name
+        sound.parent.mkdir()
+        TARGETS[name].write(sound)
+        TARGETS[name].read(sound)
+        warnings.simplefilter("error")
+        while len(outcomes) < cases:
+            code = run_cases(name, root, range(first + len(outcomes), first + cases), seed)
+            with (root / LOG).open("a") as log:
+                log.write(f"ended the process with code {code}, see above\n" if code else "")
+            outcomes = (root / LOG).read_text().splitlines()
+    kinds = [outcome if outcome in GOOD else "failed" for outcome in outcomes]
+    failures = [f"case {n}: {text}" for n, text in enumerate(outcomes, first) if text not in GOOD]
+    return Counter(kinds), failures
 
 
 def main(
@@ -583,18 +587,12 @@ def main(
     world()
     names = [only] if only else list(TARGETS)
     total = sum(TARGETS[name].weight for name in names)
+    numbers = [math.ceil(cases * TARGETS[name].weight / total) for name in names]
     failed = False
-
-    def fuzz(name: str) -> tuple[float, Counter[str], list[str]]:
-        start = time.monotonic()
-        number = math.ceil(cases * TARGETS[name].weight / total)
-        counts, failures = search(name, first, number, seed)
-        return time.monotonic() - start, counts, failures
-
-    with ThreadPoolExecutor(processes) as pool:
-        for name, (seconds, counts, failures) in zip(names, pool.map(fuzz, names), strict=True):
-            numbers = [f"{counts[kind]} {kind}" for kind in ("refused", "accepted", "failed")]
-            print(f"{name}: {', '.join(numbers)}, {seconds:.0f} s", flush=True)
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("fork")) as pool:
+        results = pool.map(search, names, repeat(first), numbers, repeat(seed))
+        for name, (counts, failures) in zip(names, results, strict=True):
+            print(f"{name}: {', '.join(f'{counts[kind]} {kind}' for kind in (*GOOD, 'failed'))}")
             again = f"python tools/fuzz.py --only {name} --seed {seed} --first N --cases 1"
             for failure in failures[:SHOWN]:
                 print(f"  {failure}\n    {again}")

@@ -1,4 +1,4 @@
-"""Kill and resume commands repeatedly, in file operations, in evaluations and at random moments.
+"""Kill and resume commands repeatedly, in file operations and at random moments.
 
 python tools/kills.py --kills 200 --minutes 20 --seed 0
 
@@ -34,7 +34,7 @@ import tespec.runs.finetune  # noqa: F401
 from tespec.cli.main import main as call_tespec
 from tespec.core.files import sha256_of
 from tespec.core.paths import REPOSITORY
-from tespec.runs import run, train
+from tespec.runs import train
 from tespec.sample import DEFAULT, make_world, world_folder
 
 STEPS = "optimisation.steps=6"
@@ -50,7 +50,6 @@ PLAN = """
 profile: smoke
 cells: [{methods: [tespec], architectures: [feedforward], tasks: [ddd17]}]
 """
-KINDS = ("in a file operation", "in an evaluation", "at a random moment")
 VARYING = {"command", "written", "environment", "time", "cost"}  # fields of a record
 # `os` functions where a process is killed
 CALLS = ("write", "rename", "replace", "unlink", "rmdir", "mkdir", "open", "fsync")
@@ -113,24 +112,7 @@ def in_child(work: Callable[[], int], log: Path) -> int:
         os._exit(code)
 
 
-def die_in_evaluation(seconds: float) -> None:
-    """Make this process die `seconds` after the start of an evaluation."""
-    real = run.on_signals  # called when an evaluation starts
-
-    def on_signals(*arguments: Any) -> Any:
-        signal.setitimer(signal.ITIMER_REAL, seconds)
-        return real(*arguments)
-
-    run.on_signals = on_signals
-
-
-def start(
-    words: list[str],
-    folder: Path,
-    call: int = 0,
-    seconds: float = 0.0,
-    evaluation_seconds: float = 0.0,
-) -> int:
+def start(words: list[str], folder: Path, call: int = 0, seconds: float = 0.0) -> int:
     """Run or resume a command in a child that dies.
 
     Args:
@@ -138,7 +120,6 @@ def start(
         folder: of results, runs and packed recordings.
         call: number of the file operation at which it dies, 0 for none.
         seconds: time after which it dies, 0 for none; its child processes then survive it.
-        evaluation_seconds: the same, since the start of an evaluation.
 
     Returns:
         Status of the child.
@@ -149,8 +130,6 @@ def start(
         die_at_call(call)
         signal.signal(signal.SIGALRM, signal.SIG_DFL)  # kills; pytest has a handler
         signal.setitimer(signal.ITIMER_REAL, seconds)
-        if evaluation_seconds:
-            die_in_evaluation(evaluation_seconds)
         os.environ["TESPEC_CACHE"] = str(folder / "cache")
         return call_tespec([*words, f"--results={folder / 'results'}", f"--runs={folder / 'runs'}"])
 
@@ -169,12 +148,6 @@ def outcome(folder: Path) -> dict[str, Any]:
                 content = {name: record[name] for name in record.keys() - VARYING}
             contents[str(path.relative_to(folder))] = content
     return contents
-
-
-def evaluation_times(folder: Path) -> list[float]:
-    """Seconds of the evaluations in the records of a folder."""
-    records = [json.loads(path.read_text()) for path in folder.glob("results/runs/*.json")]
-    return [record["time"]["evaluate"] for record in records]
 
 
 def soak(
@@ -206,25 +179,21 @@ def soak(
             start_time = time.monotonic()
             assert start(words, folder) == 0, folder.with_suffix(".log").read_text()
             seconds = time.monotonic() - start_time
-            longest = max(evaluation_times(folder), default=0.0)
-            expected[name] = words, made_calls.value, seconds, longest, outcome(folder)
+            expected[name] = words, made_calls.value, seconds, outcome(folder)
         while counts["kills"] < kills and time.monotonic() < end:
             name = rng.choice(names)
-            words, calls, seconds, evaluation, uninterrupted = expected[name]
+            words, calls, seconds, uninterrupted = expected[name]
             folder = Path(root, f"{name}-again")
             status = -1
             while status != 0:
                 workers = f"--workers={rng.choice((0, 0, 2))}"
                 options = [f"--run-args={workers}" if name == "plan" else workers]
-                kind = rng.choice(KINDS)
-                moment: dict[str, Any] = {}
-                if kind == "in a file operation":
-                    moment["call"] = rng.randrange(1, calls + 1)
-                elif kind == "in an evaluation" and name != "plan":  # its runs are not forked
-                    moment["evaluation_seconds"] = rng.uniform(0.01, evaluation + 0.2)
-                else:
-                    moment["seconds"] = rng.uniform(0.01, seconds)
-                status = start([*words, *options], folder, **moment)
+                moments: dict[str, Any] = {
+                    "in a file operation": {"call": rng.randrange(1, calls + 1)},
+                    "at a random moment": {"seconds": rng.uniform(0.01, seconds)},
+                }
+                kind = rng.choice(list(moments))
+                status = start([*words, *options], folder, **moments[kind])
                 if status != 0:
                     log = folder.with_suffix(".log").read_text()
                     killed = status in (signal.SIGKILL, signal.SIGALRM)

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from tespec.core.errors import UserError
+from tespec.core.errors import UserError, require
 from tespec.core.files import UNREADABLE, parse_yaml, read_yaml
 from tespec.core.paths import CONFIGS
 from tespec.core.renamed import VALUES
@@ -52,15 +52,14 @@ def add_file(kind: str, path: Path) -> str:
         UserError: the file does not exist, or another config has its name.
     """
     path = path.absolute()
-    if path.suffix != ".yaml" or not path.is_file():
-        raise UserError(path, "not an existing .yaml file", "check the path")
-    existing = files(kind).get(path.stem)
-    if existing is None:
+    is_yaml = path.suffix == ".yaml" and path.is_file()
+    require(is_yaml, path, "not an existing .yaml file", "check the path")
+    if path.stem not in files(kind):
         _added.setdefault(kind, {})[path.stem] = path
-    elif existing != path:
-        raise UserError(
-            path, f"{existing} already has the name {path.stem!r}", "rename one of them"
-        )
+    named = files(kind)[path.stem]
+    require(
+        named == path, path, f"{named} already has the name {path.stem!r}", "rename one of them"
+    )
     return path.stem
 
 
@@ -98,10 +97,9 @@ def _read(kind: str, name: str, based: Sequence[str] = ()) -> list[dict[str, Any
         facts = _parsed(path, path.stat().st_mtime_ns)
     except UNREADABLE as error:
         raise UserError(path, f"not a readable YAML file ({error})", "fix or restore it") from error
-    if not isinstance(facts, dict) or not all(isinstance(key, str) for key in facts):
-        raise UserError(path, "is not a mapping of settings", "fix or restore it")
-    if name in based:
-        raise UserError(f"base: {name}", "is based on itself", "choose another base")
+    is_mapping = isinstance(facts, dict) and all(isinstance(key, str) for key in facts)
+    require(is_mapping, path, "is not a mapping of settings", "fix or restore it")
+    require(name not in based, f"base: {name}", "is based on itself", "choose another base")
     if based and kind == "tasks" and "base" in facts:
         raise UserError(f"base: {name}", "has a base itself", "choose a base that has none")
     bases = _read(kind, str(facts["base"]), (*based, name)) if "base" in facts else []
@@ -111,8 +109,12 @@ def _read(kind: str, name: str, based: Sequence[str] = ()) -> list[dict[str, Any
 def _group(facts: Facts, key: str, source: str) -> Facts:
     """Return the group of settings `key`, empty if it is missing."""
     group = facts.get(key, {})
-    if not isinstance(group, Mapping):
-        raise UserError(source, f"{key} is not a mapping of settings", "write nested keys")
+    require(
+        isinstance(group, Mapping),
+        source,
+        f"{key} is not a mapping of settings",
+        "write nested keys",
+    )
     return group
 
 
@@ -238,6 +240,19 @@ def repository_task(task: str) -> str:
     return next((name for name in tasks if name not in _added.get("tasks", {})), "")
 
 
+def _split_by_arch(source: str, layer: Facts, arch: str, known: Collection[str]) -> list[Layer]:
+    """Split a config into its settings for all architectures and those for `arch`."""
+    groups = _group(layer, "architectures", source)
+    for name in map(str, groups):
+        if name not in {*known, *ARCHITECTURES}:
+            raise UserError(source, f"unknown architecture {name!r}", suggest(name, known))
+    of_all = _without(layer, "architectures", "base")
+    if "splits" in of_all:
+        splits = _group(of_all, "splits", source)
+        of_all["splits"] = {**splits, "val": splits.get("val", [])}
+    return [(source, of_all), (source, _group({arch: groups.get(arch) or {}}, arch, source))]
+
+
 def cell_layers(
     task: str,
     arch: str,
@@ -268,28 +283,14 @@ def cell_layers(
     """
     configs = [*_task_layers(task), *_profile_layers(profile, task)]
     source, first = configs[0]
-    known = _group(first, "architectures", source)
-    if arch not in known:
-        raise UserError(
-            source, f"no architecture {arch!r}", f"choose from {', '.join(map(str, known))}"
-        )
+    known = list(map(str, _group(first, "architectures", source)))
+    require(arch in known, source, f"no architecture {arch!r}", f"choose from {', '.join(known)}")
     layers: list[Layer] = []
-    parts: list[Layer] = []
     for source, layer in [*configs, ("dataset.json", of_data or {})]:
-        parts.append((source, _without(layer, "frozen")))
+        layers += _split_by_arch(source, _without(layer, "frozen"), arch, known)
         of_frozen = _group(layer, "frozen", source)
         if frozen:
-            parts.append((f"{source}, frozen", of_frozen))
-    for source, layer in parts:
-        groups = _group(layer, "architectures", source)
-        for name in map(str, groups):
-            if name not in {*known, *ARCHITECTURES}:
-                raise UserError(source, f"unknown architecture {name!r}", suggest(name, known))
-        of_all = _without(layer, "architectures", "base")
-        if "splits" in of_all:
-            splits = _group(of_all, "splits", source)
-            of_all["splits"] = {**splits, "val": splits.get("val", [])}
-        layers += [(source, of_all), (source, _group({arch: groups.get(arch) or {}}, arch, source))]
+            layers += _split_by_arch(f"{source}, frozen", of_frozen, arch, known)
     layers.append((f"backbone {backbone}", INPUTS.get(backbone, {})))
     of_user = [parse_change(change) for change in changes]
     values = {key: value for _, layer in of_user for key, value in flattened(layer).items()}
@@ -342,12 +343,12 @@ def pretraining_layers(method: str, profile: str, changes: Sequence[str] = ()) -
 def recipe_of(method: str) -> Any:
     """Return the class of a method with a pre-training recipe; raise `UserError` without one."""
     known = pretrained_methods()
-    if method not in known:
-        raise UserError(
-            f"method {method[:100]}",
-            "has no pre-training recipe",
-            f"choose from {', '.join(known)}",
-        )
+    require(
+        method in known,
+        f"method {method[:100]}",
+        "has no pre-training recipe",
+        f"choose from {', '.join(known)}",
+    )
     return METHODS.module_dict[method]
 
 
@@ -358,10 +359,9 @@ def parse_change(change: str) -> Layer:
     ('--set optimisation.steps=100', {'optimisation': {'steps': 100}})
     """
     path, equals, text = change.partition("=")
-    if not equals:
-        raise UserError(
-            f"--set {change}", "no '='", "write --set KEY=VALUE, e.g. optimisation.steps=100"
-        )
+    require(
+        equals, f"--set {change}", "no '='", "write --set KEY=VALUE, e.g. optimisation.steps=100"
+    )
     try:
         value = parse_yaml(text)
     except UNREADABLE as error:

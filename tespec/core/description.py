@@ -73,13 +73,14 @@ def _read(path: Path, *state: int) -> Description:
     """Read a description once for each state of its file: every recording below it asks for it."""
     try:
         return Description.model_validate(read_json(path))
-    except (*UNREADABLE, ValidationError) as error:
+    except UNREADABLE as error:
         reason = str(error)
         if isinstance(error, ValidationError):
             first = error.errors()[0]
             reason = f"{'.'.join(map(str, first['loc'])) or 'content'}: {first['msg']}"
-        what = f"not a valid data set description ({reason})"
-        raise UserError(path, what, "correct or remove it") from error
+        raise UserError(
+            path, f"not a valid data set description ({reason})", "correct or remove it"
+        ) from error
 
 
 def descriptions_above(path: Path, root: Path | None = None) -> Iterator[tuple[Path, Description]]:

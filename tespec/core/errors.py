@@ -43,5 +43,11 @@ class UserError(Exception):
         return type(self), (self.where, self.what, self.remedy)
 
 
+def require(condition: object, where: object, what: str, remedy: str) -> None:
+    """Raise a `UserError` of the other arguments unless `condition` is true."""
+    if not condition:
+        raise UserError(where, what, remedy)
+
+
 class Preempted(KeyboardInterrupt):
     """A run stopped by a scheduler's signal, with its state saved; commands exit with code 75."""

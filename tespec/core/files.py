@@ -200,8 +200,10 @@ def file_lock(path: Path, waiting: Callable[[str], None] | None = None) -> Itera
     except OSError as error:
         if error.errno not in NO_LOCKS:
             raise
-        what = "this file system does not support locks"
-        log(f"{path.parent}: {what}; start each command only once at a time")
+        log(
+            f"{path.parent}: this file system does not support locks; start each command only once "
+            "at a time"
+        )
     try:
         yield
     finally:

@@ -6,7 +6,6 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,9 @@ SETTLED_NS = 2_000_000_000
 # What determines data: text, or files of one folder, by names such as "0/dir0: events.raw". The
 # part before the last ": " and the order count, the rest does not: a file may be renamed.
 Contents = Mapping[str, str | tuple[Path, ...]]
-# Of files: size in bytes and time of modification in ns of each, and SHA-256 of them all.
-Hashed = tuple[list[list[int]], str]
+# Hashes of a folder's files: by the names of one or more files, size in bytes and time of
+# modification in ns of each, and the SHA-256 of them all.
+Memory = dict[str, Any]
 
 
 def checksums(contents: Contents, *, again: bool = False) -> dict[str, str]:
@@ -53,34 +53,33 @@ def sha256_of_files(groups: Sequence[tuple[Path, ...]], *, again: bool = False) 
     Raises:
         UserError: a file cannot be read.
     """
-    remembered = {folder: _read_memory(folder) for folder in {paths[0].parent for paths in groups}}
-    new: dict[Path, dict[str, Hashed]] = {folder: {} for folder in remembered}
+    memories = {folder: _read_memory(folder) for folder in {paths[0].parent for paths in groups}}
     label = "hashing" if len(groups) > 1 else ""
+    hashes: list[str] = []
     try:
         with ThreadPoolExecutor(THREADS) as pool, progress(label, "files") as advance:
-            hashes = pool.map(partial(_hash, {} if again else remembered), groups)
-            for number, (paths, hashed) in enumerate(zip(groups, hashes, strict=True), start=1):
-                new[paths[0].parent][_key(paths)] = hashed
-                advance(number, len(groups), paths[0].name)
+            for sha256 in pool.map(lambda paths: _hash(memories, paths, again), groups):
+                hashes.append(sha256)
+                advance(len(hashes), len(groups), groups[len(hashes) - 1][0].name)
     finally:
-        for folder, memory in new.items():
+        for folder, memory in memories.items():
             _remember(folder, memory)
-    return [new[paths[0].parent][_key(paths)][1] for paths in groups]
+    return hashes
 
 
-def _hash(remembered: Mapping[Path, Mapping[str, Any]], paths: tuple[Path, ...]) -> Hashed:
+def _hash(memories: Mapping[Path, Memory], paths: tuple[Path, ...], again: bool) -> str:
+    memory = memories[paths[0].parent]
+    key = "\n".join(path.name for path in paths)
     try:
         stats = [path.stat() for path in paths]
         states = [[stat.st_size, stat.st_mtime_ns] for stat in stats]
-        old_states, sha256 = remembered.get(paths[0].parent, {}).get(_key(paths), ([], ""))
-        return states, sha256 if states == old_states else sha256_of(*paths)
+        if again or key not in memory or memory[key][0] != states:
+            memory[key] = [states, sha256_of(*paths)]
     except OSError as error:
-        what = f"cannot be read ({error.strerror})"
-        raise UserError(error.filename or paths[0], what, "copy it again") from error
-
-
-def _key(paths: tuple[Path, ...]) -> str:
-    return "\n".join(path.name for path in paths)
+        raise UserError(
+            error.filename or paths[0], f"cannot be read ({error.strerror})", "copy it again"
+        ) from error
+    return str(memory[key][1])
 
 
 def _memory_of(folder: Path) -> Path:
@@ -89,14 +88,14 @@ def _memory_of(folder: Path) -> Path:
     return cache_root() / "hashes" / f"{name[:24]}.json"
 
 
-def _read_memory(folder: Path) -> dict[str, Any]:
+def _read_memory(folder: Path) -> Memory:
     try:
         return dict(read_json(_memory_of(folder)))
     except (*UNREADABLE, TypeError):
         return {}  # nothing is remembered yet
 
 
-def _remember(folder: Path, hashes: Mapping[str, Hashed]) -> None:
+def _remember(folder: Path, hashes: Memory) -> None:
     """Add hashes to those of a folder, except of files that were just written."""
     latest = time.time_ns() - SETTLED_NS
     settled = {

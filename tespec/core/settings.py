@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import Field, StrictBool, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
-from tespec.core.errors import UserError
+from tespec.core.errors import UserError, require
 from tespec.core.renamed import present_names
 
 T = TypeVar("T")
@@ -33,12 +33,8 @@ def parse_size(text: str) -> Size:
     """Parse "WIDTHxHEIGHT", such as "640x480", into (height, width) in px."""
     sides = re.fullmatch(r"(\d{1,5})x(\d{1,5})", text)
     size = (int(sides[2]), int(sides[1])) if sides else (0, 0)
-    if not is_size(size):
-        raise UserError(
-            f"--sensor {text}",
-            "not a valid sensor size",
-            f"give WIDTHxHEIGHT in px, at most {LARGEST}",
-        )
+    remedy = f"give WIDTHxHEIGHT in px, at most {LARGEST}"
+    require(is_size(size), f"--sensor {text}", "not a valid sensor size", remedy)
     return size
 
 
@@ -63,8 +59,11 @@ def merge(base: Facts, layer: Layer, *, strict: bool = True) -> dict[str, Any]:
     merged = dict(base)
     for key, value in changes.items():
         if strict and key not in base:
-            groups = [name for name, group in base.items() if isinstance(group, Mapping)]
-            paths = [f"{name}.{key}" for name in groups if key in base[name]]
+            paths = [
+                f"{name}.{key}"
+                for name, group in base.items()
+                if isinstance(group, Mapping) and key in group
+            ]
             remedy = f"did you mean {paths[0]!r}?" if paths else suggest(key, base)
             if source.startswith(f"--set {key}=") and "backbone" in (key, *present_names(key)):
                 remedy = "use --backbone NAME"
@@ -111,8 +110,8 @@ def build(kind: type[T], facts: Facts, source: str) -> T:
     try:
         return TypeAdapter(kind).validate_python(dict(facts), extra="forbid")
     except ValidationError as invalid:
-        errors = invalid.errors(include_url=False)
-        error = next((error for error in errors if error["type"] == UNKNOWN), errors[0])
+        # An unknown name first: it may be why another one is missing.
+        error = min(invalid.errors(include_url=False), key=lambda error: error["type"] != UNKNOWN)
         is_unknown = error["type"] == UNKNOWN
         *parents, last = error["loc"] or (0,)
         # Pydantic's path includes the members of unions, and a trailing list index, which helps
@@ -208,12 +207,12 @@ class GradientClipping:
     at: PositiveFloat | None
 
     def __post_init__(self) -> None:
-        if self.by != "none" and self.at is None:
-            raise UserError(
-                "optimisation.clip.at",
-                f"missing for clipping by {self.by}",
-                "set it, or set by to none",
-            )
+        require(
+            self.by == "none" or self.at is not None,
+            "optimisation.clip.at",
+            f"missing for clipping by {self.by}",
+            "set it, or set by to none",
+        )
 
 
 @dataclass(frozen=True)
@@ -278,8 +277,7 @@ class Augmentation:
 
     def __post_init__(self) -> None:
         for name, (low, high) in (("zoom_in", self.zoom_in), ("zoom_out", self.zoom_out)):
-            if low > high:
-                raise UserError(f"augmentation.{name}", f"{low:g} is above {high:g}", "swap them")
+            require(low <= high, f"augmentation.{name}", f"{low:g} is above {high:g}", "swap them")
 
 
 @dataclass(frozen=True)
@@ -326,11 +324,12 @@ class Downsample:
     to_width: PositiveInt | None = None
 
     def __post_init__(self) -> None:
-        if (self.factor == "auto") != (self.to_width is not None):
-            what = f"is {self.to_width or 'missing'}, but downsample.factor is {self.factor}"
-            raise UserError(
-                "downsample.to_width", what, "give a width with factor auto, and null with a number"
-            )
+        require(
+            (self.factor == "auto") == (self.to_width is not None),
+            "downsample.to_width",
+            f"is {self.to_width or 'missing'}, but downsample.factor is {self.factor}",
+            "give a width with factor auto, and null with a number",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -370,12 +369,18 @@ class RecordingSettings:
     def check(self) -> None:
         steps = self.optimisation.steps
         warmup = self.optimisation.warmup_steps
-        if warmup >= steps:
-            what = f"{warmup} is not less than optimisation.steps, which is {steps}"
-            raise UserError("optimisation.warmup_steps", what, f"set it below {steps} as well")
-        if self.sampling == "mixed" and self.batch_size < 2:
-            what = "'mixed' needs at least two lanes, but batch_size is 1"
-            raise UserError("sampling", what, "increase batch_size, or choose stream or random")
+        require(
+            warmup < steps,
+            "optimisation.warmup_steps",
+            f"{warmup} is not less than optimisation.steps, which is {steps}",
+            f"set it below {steps} as well",
+        )
+        require(
+            self.sampling != "mixed" or self.batch_size > 1,
+            "sampling",
+            "'mixed' needs at least two lanes, but batch_size is 1",
+            "increase batch_size, or choose stream or random",
+        )
 
     @property
     def binning(self) -> Binning:
@@ -430,24 +435,30 @@ class Finetuning(RecordingSettings):
 
     def check(self) -> None:
         super().check()
-        if self.last_events and self.representation == "histogram":
-            raise UserError(
-                "last_events",
-                "is set, but histograms divide the time of a window",
-                "choose another representation, or set it to null",
-            )
-        if self.new_stem and self.frozen:
-            what = "leaves the first convolution random, but only the head is trained"
-            raise UserError("new_stem", what, "leave out --freeze or --new-stem")
-        if not self.recurrent and self.sampling != "random":
-            what = f"{self.sampling!r} carries a state, but feed-forward networks have none"
-            raise UserError("sampling", what, "set it to random")
-        if not self.recurrent and self.window_ms is None:
-            raise UserError(
-                "window_ms",
-                "is null, but windows of feed-forward networks need a length",
-                "set it in ms",
-            )
+        require(
+            not self.last_events or self.representation != "histogram",
+            "last_events",
+            "is set, but histograms divide the time of a window",
+            "choose another representation, or set it to null",
+        )
+        require(
+            not (self.new_stem and self.frozen),
+            "new_stem",
+            "leaves the first convolution random, but only the head is trained",
+            "leave out --freeze or --new-stem",
+        )
+        require(
+            self.recurrent or self.sampling == "random",
+            "sampling",
+            f"{self.sampling!r} carries a state, but feed-forward networks have none",
+            "set it to random",
+        )
+        require(
+            self.recurrent or self.window_ms is not None,
+            "window_ms",
+            "is null, but windows of feed-forward networks need a length",
+            "set it in ms",
+        )
 
     @property
     def binning(self) -> Binning:

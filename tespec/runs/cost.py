@@ -100,7 +100,7 @@ class Cost(NamedTuple):
 
 
 class TrainingEstimate(NamedTuple):
-    """A training on the `meta` device, to estimate its cost."""
+    """A training's network and batches, on the `meta` device to estimate its cost."""
 
     settings: Settings
     model: Any  # network with a `loss`
@@ -241,27 +241,30 @@ def measured_mfu(settings: Settings, compiled: bool) -> tuple[float, str] | None
     return None
 
 
-def estimate_training(settings: Settings, size: Size) -> TrainingEstimate:
-    """Build a training's network on `meta`.
+def estimate_training(
+    settings: Settings, size: Size, device: torch.device = META
+) -> TrainingEstimate:
+    """Build a training's network.
 
     Args:
         settings: of the fine-tuning or pre-training.
         size: of the histograms, (H, W) in px.
+        device: of the network and its batches.
     """
     if isinstance(settings, Pretraining):
         data = open_pretraining(settings, None, size)
-        with META:
+        with device:
             network = pretrain_method(settings).from_data(data)
         return TrainingEstimate(
-            settings, network, data.size, lambda lanes: data.blank_batch(lanes, META)
+            settings, network, data.size, lambda lanes: data.blank_batch(lanes, device)
         )
     task: Any = find_task(settings)
-    with META:
+    with device:
         model = task.network(settings, random_backbone(settings, size))
     if settings.frozen:
         model.freeze_backbone()
     return TrainingEstimate(
-        settings, model, size, lambda lanes: task.blank_batch(settings, size, lanes, META)
+        settings, model, size, lambda lanes: task.blank_batch(settings, size, lanes, device)
     )
 
 

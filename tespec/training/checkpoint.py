@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tespec.core.errors import UserError
+from tespec.core.errors import UserError, require
 from tespec.core.files import atomic_write, existing_parent, regular_file, sha256_of
 from tespec.weights.files import serialised
 
@@ -93,16 +93,9 @@ def newest_complete(folder: Path) -> tuple[Path | None, list[str]]:
     """
     damaged: list[str] = []
     for path in reversed(checkpoints(folder)):
-        try:
-            _load(path)
-        except pickle.UnpicklingError:
-            pass  # an intact file with other objects, which `read_checkpoint` refuses
-        except UserError:
-            raise
-        except Exception:  # a damaged file can raise any
-            damaged.append(path.name)
-            continue
-        return path, damaged
+        if _load(path) is not None:
+            return path, damaged
+        damaged.append(path.name)
     return None, damaged
 
 
@@ -116,34 +109,31 @@ def read_checkpoint(path: Path, run: str) -> dict[str, Any]:
     Raises:
         UserError: the file cannot be read, is not a checkpoint, or belongs to another run.
     """
-    try:
-        content = _load(path)
-        owner = content["run"]
-    except UserError:
-        raise
-    except Exception as error:
-        raise UserError(path, "is not a training checkpoint", "remove it") from error
-    if owner != run:
-        raise UserError(path, "belongs to a run with different settings", "remove it")
+    content = _load(path)
+    require(content and "run" in content, path, "is not a training checkpoint", "remove it")
+    require(content["run"] == run, path, "belongs to a run with different settings", "remove it")
     return dict(content)
 
 
 def _load(path: Path) -> Any:
-    """Load a file onto the CPU; only errors other than `UserError` mean that it is damaged."""
+    """Load a file onto the CPU: None if it is damaged, {} if it holds other objects."""
     try:
         data = regular_file(path).read_bytes()
     except (OSError, MemoryError) as error:
         raise _unreadable(path, getattr(error, "strerror", "out of memory")) from error
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        if archive.testzip() is not None:
-            raise zipfile.BadZipFile
     try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            if archive.testzip() is not None:
+                return None
         # Also fails if the archive's directory is damaged where `testzip` does not look.
-        return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-    except RuntimeError as error:
+        content = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:
+        return {}
+    except Exception as error:  # a damaged file can raise any
         if "allocate memory" in str(error):
             raise _unreadable(path, "out of memory") from error
-        raise
+        return None
+    return content if isinstance(content, dict) else {}
 
 
 def _unreadable(path: Path, reason: str) -> UserError:

@@ -12,7 +12,7 @@ from tespec.core.distributed import (
     ranks_per_batch,
     world_size,
 )
-from tespec.core.errors import UserError
+from tespec.core.errors import require
 from tespec.models import Backbone
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -38,12 +38,12 @@ def require_gradients(network: nn.Module) -> None:
         for name, parameter in network.named_parameters()
         if parameter.requires_grad and parameter.grad is None
     ]
-    if missing:
-        raise UserError(
-            type(network).__name__,
-            f"{', '.join(missing)} got no gradient in a step of rank {rank()}",
-            "set unused_parameters = True in its class, or freeze them",
-        )
+    require(
+        not missing,
+        type(network).__name__,
+        f"{', '.join(missing)} got no gradient in a step of rank {rank()}",
+        "set unused_parameters = True in its class, or freeze them",
+    )
 
 
 def convert_sync_batchnorm(model: nn.Module) -> nn.Module:
@@ -53,10 +53,12 @@ def convert_sync_batchnorm(model: nn.Module) -> nn.Module:
             module.__class__ = SyncedBatchNorm
         elif isinstance(module, BATCH_NORMS) and not isinstance(module, SyncedBatchNorm):
             trained = any(weight.requires_grad for weight in module.parameters(recurse=False))
-            if trained and world_size() > 1:
-                name = type(module).__name__
-                what = "is not synchronised between ranks"
-                raise UserError(name, what, "use torch's BatchNorm")
+            require(
+                not trained or world_size() == 1,
+                type(module).__name__,
+                "is not synchronised between ranks",
+                "use torch's BatchNorm",
+            )
     return model
 
 

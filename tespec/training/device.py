@@ -16,8 +16,8 @@ import torch
 from torch import distributed
 
 from tespec.core.distributed import object_group
-from tespec.core.errors import UserError
-from tespec.core.settings import Optimisation, suggest
+from tespec.core.errors import UserError, require
+from tespec.core.settings import Optimisation
 from tespec.models.layers import allow_tf32
 
 OptimisationT = TypeVar("OptimisationT", bound=Optimisation)
@@ -29,11 +29,13 @@ LAUNCHERS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "RANK": ("RANK",),
         "WORLD_SIZE": ("WORLD_SIZE",),
         "LOCAL_RANK": ("LOCAL_RANK",),
+        "MASTER_ADDR": ("MASTER_ADDR",),
     },
     "slurm": {
         "RANK": ("SLURM_PROCID",),
         "WORLD_SIZE": ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
         "LOCAL_RANK": ("SLURM_LOCALID",),
+        "MASTER_ADDR": ("MASTER_ADDR", "SLURM_STEP_NODELIST", "SLURM_NODELIST"),
     },
 }
 
@@ -94,8 +96,11 @@ def report_out_of_memory() -> Iterator[None]:
     try:
         yield
     except torch.OutOfMemoryError as error:
-        remedy = "use --accumulate 2 or more, --recompute, or a smaller batch (--set batch_size=N)"
-        raise UserError("GPU", "out of memory", remedy) from error
+        raise UserError(
+            "GPU",
+            "out of memory",
+            "use --accumulate 2 or more, --recompute, or a smaller batch (--set batch_size=N)",
+        ) from error
 
 
 def derive_seed(seed: int, *names: int | str) -> int:
@@ -123,18 +128,15 @@ def choose_device(name: str | None) -> torch.device:
     """Return the named device, or by default a GPU if one is available, else the CPU."""
     if name is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise UserError(f"--device {name}", "unknown device", "use cpu, cuda or cuda:N") from error
-    if device.type not in ("cpu", "cuda"):
-        raise UserError(f"--device {name}", "is not supported", "use cpu, cuda or cuda:N")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        gpus = f"{torch.cuda.device_count()} GPUs"
-        if not torch.cuda.is_available():
-            gpus = "no GPU that torch can use"
-        raise UserError(f"--device {name}", f"this machine has {gpus}", "omit --device or use cpu")
-    return device
+    where = f"--device {name}"
+    is_known = re.fullmatch(r"cpu(:0)?|cuda(:0|:[1-9]\d*)?", name)
+    require(is_known, where, "unknown device", "use cpu, cuda or cuda:N")
+    kind, _, index = name.partition(":")
+    if kind == "cuda":
+        count = torch.cuda.device_count()
+        what = f"this machine has {f'{count} GPUs' if count else 'no GPU that torch can use'}"
+        require(int(index or 0) < count, where, what, "omit --device or use cpu")
+    return torch.device(name)
 
 
 def describe(device: torch.device) -> str:
@@ -212,9 +214,12 @@ def with_precision(settings: OptimisationT, device: torch.device) -> Optimisatio
     precision = settings.precision
     if precision == "auto":
         precision = "bf16" if device.type == "cuda" else "fp32"
-    if precision != "fp32" and device.type == "cpu":
-        what = f"{precision} is not available on a CPU"
-        raise UserError("optimisation.precision", what, "use fp32 or auto")
+    require(
+        precision == "fp32" or device.type != "cpu",
+        "optimisation.precision",
+        f"{precision} is not available on a CPU",
+        "use fp32 or auto",
+    )
     return replace(settings, precision=precision)
 
 
@@ -250,19 +255,20 @@ def launched(launcher: str, device: str | None) -> Iterator[None]:
     """
     option = f"--launcher {launcher}"
     if launcher == "none":
-        if os.environ.get("WORLD_SIZE", "1") != "1" and "RANK" in os.environ:
-            what = "torchrun started multiple processes, and each would compute the complete run"
-            raise UserError(option, what, "use --launcher pytorch")
+        require(
+            os.environ.get("WORLD_SIZE", "1") == "1" or "RANK" not in os.environ,
+            option,
+            "torchrun started multiple processes, and each would compute the complete run",
+            "use --launcher pytorch",
+        )
         yield
         return
-    if launcher not in LAUNCHERS:
-        raise UserError(option, "unknown launcher", suggest(launcher, ["none", *LAUNCHERS]))
     variables = torch_environment(launcher, os.environ)
     on_gpu = device != "cpu" and torch.cuda.is_available()
-    if device not in (None, "cpu", "cuda"):
-        raise UserError(f"--device {device}", "each process uses its own GPU", "omit --device")
-    if launcher == "slurm" and device != "cpu" and not on_gpu:
-        raise UserError(option, "no GPU is available", "request GPUs, or use --device cpu")
+    is_shared = device in (None, "cpu", "cuda")
+    require(is_shared, f"--device {device}", "each process uses its own GPU", "omit --device")
+    has_device = launcher != "slurm" or device == "cpu" or on_gpu
+    require(has_device, option, "no GPU is available", "request GPUs, or use --device cpu")
     os.environ.update(variables)
     # With "spawn", every worker would load all indices again.
     if multiprocessing.get_start_method(allow_none=True) is None:
@@ -295,28 +301,21 @@ def torch_environment(launcher: str, environment: Mapping[str, str]) -> dict[str
     Raises:
         UserError: a variable is not set.
     """
-    option = f"--launcher {launcher}"
+    command = "srun" if launcher == "slurm" else "torchrun --nproc-per-node N"
     variables: dict[str, str] = {}
     for name, sources in LAUNCHERS[launcher].items():
         defined = [environment[source] for source in sources if source in environment]
-        if not defined:
-            command = "srun" if launcher == "slurm" else "torchrun --nproc-per-node N"
-            raise UserError(option, f"{sources[0]} is not set", f"start with {command}")
+        require(
+            defined, f"--launcher {launcher}", f"{sources[0]} is not set", f"start with {command}"
+        )
         variables[name] = defined[0]
-    address = environment.get("MASTER_ADDR")
-    hosts = environment.get("SLURM_STEP_NODELIST", environment.get("SLURM_NODELIST"))
-    if address is None and launcher == "slurm" and hosts:
-        address = first_host(hosts)
-    if address is None:
-        what = "MASTER_ADDR is not set, so the processes cannot find each other"
-        raise UserError(option, what, "set it to the host of process 0: export MASTER_ADDR=HOST")
+    variables["MASTER_ADDR"] = first_host(variables["MASTER_ADDR"])
     job = environment.get("SLURM_JOB_ID", "")
     port = str(15_000 + int(job) % 10_000) if job.isdigit() else PORT
-    port = environment.get("MASTER_PORT", port)
-    return {**variables, "MASTER_ADDR": address, "MASTER_PORT": port}
+    return {**variables, "MASTER_PORT": environment.get("MASTER_PORT", port)}
 
 
 def first_host(node_list: str) -> str:
-    """First host of a SLURM node list: node003 of "node[003-006,9],gpu1"."""
+    """First host of a SLURM node list, as node003 of "node[003-006,9],gpu1", or of one host."""
     first = re.match(r"(?:[^,\[]|\[[^\]]*\])+", node_list)
     return re.sub(r"\[([^\],-]+)[^\]]*\]", r"\1", first[0] if first else node_list)

@@ -79,10 +79,9 @@ def step_cost(model: Any, batch: Batch, *, half: bool) -> StepCost:
             forward = counter.flops
             backward(losses["loss"])
     except (NotImplementedError, RuntimeError) as error:
-        reason = one_line(str(error))[:200]
         raise UserError(
             type(model).__name__,
-            f"the cost of its step cannot be estimated without data: {reason}",
+            f"the cost of its step cannot be estimated without data: {one_line(str(error))[:200]}",
             "make tensor shapes independent of tensor values",
         ) from error
     model.zero_grad()

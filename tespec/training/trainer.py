@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 from torch.utils.data import Dataset
 
 from tespec.core.distributed import all_gather, all_reduce_sum, rank, rank_computes, world_size
-from tespec.core.errors import UserError
+from tespec.core.errors import UserError, require
 from tespec.core.progress import progress
 from tespec.core.settings import Optimisation
 from tespec.models.layers import without_tf32
@@ -249,15 +249,14 @@ class Trainer:
         step = int(self._first_diverged.item())
         if step == NONE_YET:
             return
-        recordings = sorted(
-            {name for names in all_gather(self._steps.names(step)) for name in names}
-        )
+        recordings = sorted(set(chain.from_iterable(all_gather(self._steps.names(step)))))
         where = f" on {', '.join(recordings)}" if recordings else ""
-        what = (
+        raise UserError(
+            f"step {step}",
             f"the loss or a gradient is not finite{where}; the weights are unchanged, and older "
-            "checkpoints are kept"
+            "checkpoints are kept",
+            "lower optimisation.peak_lr",
         )
-        raise UserError(f"step {step}", what, "lower optimisation.peak_lr")
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that determines the next steps; a collective operation of all ranks."""
@@ -315,23 +314,34 @@ class LossModule(nn.Module):
         """
         returned = self.network.loss(batch, state)
         where = f"{type(self.network).__name__}.loss"
-        match returned:
-            case (dict(losses), after):
-                pass
-            case _:
-                what = "does not return losses by name and a state"
-                raise UserError(where, what, 'return {"loss": loss, ...}, state')
+        is_pair = isinstance(returned, tuple) and len(returned) == 2
+        require(
+            is_pair and isinstance(returned[0], dict),
+            where,
+            "does not return losses by name and a state",
+            'return {"loss": loss, ...}, state',
+        )
+        losses, after = returned
         for name, value in {"loss": None, **losses}.items():
-            if not isinstance(value, Tensor) or value.dim():
-                what = f'returns no scalar tensor "{name}"'
-                raise UserError(where, what, "return the mean over the batch under this name")
+            require(
+                isinstance(value, Tensor) and value.dim() == 0,
+                where,
+                f'returns no scalar tensor "{name}"',
+                "return the mean over the batch under this name",
+            )
         tensors = [leaf for leaf in tree_leaves(after) if isinstance(leaf, Tensor)]
-        if any(tensor.requires_grad for tensor in tensors):
-            what = "returns a state with gradients"
-            raise UserError(where, what, "return detach(state), of tespec.models.backbone")
-        if any(tensor.dim() == 0 for tensor in tensors):
-            what = "returns a state with a tensor without an axis of lanes"
-            raise UserError(where, what, "give it one value for each lane of the batch")
+        require(
+            not any(tensor.requires_grad for tensor in tensors),
+            where,
+            "returns a state with gradients",
+            "return detach(state), of tespec.models.backbone",
+        )
+        require(
+            all(tensor.dim() for tensor in tensors),
+            where,
+            "returns a state with a tensor without an axis of lanes",
+            "give it one value for each lane of the batch",
+        )
         return losses, after
 
 
@@ -348,9 +358,12 @@ def wrap_ddp(network: nn.Module) -> nn.Module:
     """
     for module in network.modules():
         for name, _ in module.named_children():
-            if hasattr(type(module), name):
-                what = "is also an attribute of its class, which hides the layer"
-                raise UserError(f"{type(module).__name__}.{name}", what, "rename it")
+            require(
+                not hasattr(type(module), name),
+                f"{type(module).__name__}.{name}",
+                "is also an attribute of its class, which hides the layer",
+                "rename it",
+            )
     loss_module = LossModule(convert_sync_batchnorm(network))
     if world_size() == 1:
         return loss_module

@@ -329,7 +329,9 @@ def work(rank, folder):
 def of_ranks(tmp_path_factory):
     """Results of each rank, computed once: starting the ranks takes longer than their work."""
     folder = tmp_path_factory.mktemp("ranks")
-    multiprocessing.spawn(work, (str(folder),), nprocs=RANKS)
+    # Forked processes need no imports, but no gradients are computed in them if there is a GPU.
+    method = "spawn" if torch.cuda.is_available() else "fork"
+    multiprocessing.start_processes(work, (str(folder),), nprocs=RANKS, start_method=method)
     return [torch.load(folder / f"{rank}.pt") for rank in range(RANKS)]
 
 

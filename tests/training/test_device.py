@@ -162,7 +162,6 @@ def without(environment, name):
 
 REFUSED = [
     ("none", None, TORCHRUN, "torchrun started multiple processes"),
-    ("slrum", None, {}, "unknown launcher; did you mean 'slurm'?"),
     ("slurm", None, {}, "SLURM_PROCID is not set; start with srun"),
     ("slurm", "cuda:1", SRUN, "each process uses its own GPU; omit --device"),
     ("slurm", None, SRUN, "no GPU is available; request GPUs, or use --device cpu"),
@@ -176,7 +175,7 @@ REFUSED = [
         "pytorch",
         "cpu",
         without(TORCHRUN, "MASTER_ADDR"),
-        "MASTER_ADDR is not set, so the processes",
+        "MASTER_ADDR is not set; start with torchrun",
     ),
     ("slurm", "cpu", without(SRUN, "SLURM_LOCALID"), "SLURM_LOCALID is not set; start with srun"),
     (
@@ -189,7 +188,7 @@ REFUSED = [
         "slurm",
         "cpu",
         without(SRUN, "SLURM_NODELIST"),
-        "MASTER_ADDR is not set, .*; set it to the host of",
+        "MASTER_ADDR is not set; start with srun",
     ),
 ]
 
