@@ -15,7 +15,7 @@ from tespec.core.errors import UserError
 from tespec.models import EventResNet, EventSwin
 from tespec.models.event_swin import SIZES
 from tespec.weights.formats import convert
-from tespec.weights.load import inspect, load_backbone
+from tespec.weights.load import inspect, load_backbone, match_state
 
 SOURCES = {
     "swin-microsoft": lambda arch: {"model": published.microsoft(arch)},
@@ -28,7 +28,7 @@ QKV = "blocks.0.attn.qkv.weight"
 
 
 def converted(state):
-    return convert(state, 20, where="file")
+    return convert(state, {}, "file")
 
 
 def backbone(recurrent=True):
@@ -123,7 +123,7 @@ def test_the_released_convlstm_computes_what_ours_does():
 @pytest.mark.parametrize("chans", [2, 3, 6, 20])
 def test_input_channels_are_repeated_and_cut(chans):
     state = published.timm_new(chans=chans)
-    wide = converted(state).tensors["swin.patch_embed.proj.weight"]
+    wide = match_state(converted(state), backbone()).tensors["swin.patch_embed.proj.weight"]
     assert torch.equal(wide, state["patch_embed.proj.weight"][:, torch.arange(20) % chans])
 
 
@@ -136,7 +136,7 @@ def test_resnet50_in_the_naming_of_torchvision():
     assert old.tensors.keys() == renamed.tensors.keys()
     assert (renamed.format.name, renamed.unused) == ("resnet50", ("fc.bias", "fc.weight"))
     ours = EventResNet("resnet50", recurrent=False, img_size=(64, 64)).eval()
-    ours.load_state_dict(renamed.tensors)
+    ours.load_state_dict(match_state(renamed, ours).tensors)
     features, _ = ours(torch.ones(1, 1, 20, 64, 64))
     # 20 channels repeat 2 channels ten times
     expected = theirs.forward_features(torch.full((1, 2, 64, 64), 10.0))
