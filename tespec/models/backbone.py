@@ -202,10 +202,8 @@ class Backbone(nn.Module, ABC):
         for index, stage in enumerate(self.stage_modules()):
             if not self.channels_last:
                 maps = maps.permute(0, 3, 1, 2)  # (T * B, C, h, w)
-            if self.recompute and torch.is_grad_enabled():
-                maps = checkpoint(stage, maps, use_reentrant=False)
-            else:
-                maps = stage(maps)
+            recomputes = self.recompute and torch.is_grad_enabled()
+            maps = checkpoint(stage, maps, use_reentrant=False) if recomputes else stage(maps)
             if not self.channels_last:
                 maps = maps.permute(0, 2, 3, 1)  # (T * B, h, w, C)
             feature = self.neck(index, maps)

@@ -31,8 +31,7 @@ from tespec.datasets.recording import (
 from tespec.datasets.sources import pack_missing
 from tespec.events.representations import REPRESENTATIONS, empty_pixel
 from tespec.metrics import Score
-from tespec.models import Backbone, build_backbone
-from tespec.models.backbone import BackboneState, detach, reset
+from tespec.models.backbone import Backbone, BackboneState, build_backbone, detach, reset
 from tespec.models.layers import padded_size
 from tespec.registry import DATASETS, TASKS, find_registered
 from tespec.tasks.play import Predictor, play

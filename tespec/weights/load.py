@@ -14,8 +14,7 @@ from tespec.core.files import sha256_of
 from tespec.core.paths import cache_root
 from tespec.core.settings import Finetuning, HistogramSpec, Size, build
 from tespec.events.representations import REPRESENTATIONS, empty_pixel
-from tespec.models import Backbone, build_backbone
-from tespec.models.backbone import backbones
+from tespec.models.backbone import Backbone, backbones, build_backbone
 from tespec.models.layers import padded_size
 from tespec.weights.files import problem_of, read_recipe, read_tensors, write_weights
 from tespec.weights.formats import (

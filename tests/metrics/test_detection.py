@@ -236,8 +236,8 @@ def test_many_predictions_take_little_memory():
     rng = np.random.default_rng(0)
     predicted = random_boxes(rng, frames * each, 1)
     truth = random_boxes(rng, frames, 1)
-    grouped = group_boxes(predicted, np.repeat(np.arange(frames), each), frames, 1, 100)
-    targets = group_boxes(truth, np.arange(frames), frames, 1)
+    grouped = group_boxes(predicted, np.repeat(np.arange(frames), each), frames, 100)
+    targets = group_boxes(truth, np.arange(frames), frames)
     average_precision(targets, grouped)  # compiles
     tracemalloc.start()
     average_precision(targets, grouped)
