@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-MODULES = ("tespec.events.histogram", "tespec.events.intensity", "tespec.events.opening")
+MODULES = (
+    "tespec.events.histogram",
+    "tespec.events.intensity",
+    "tespec.events.opening",
+    "tespec.models.event_swin",
+    "tespec.models.event_vit",
+)
 
 
 @pytest.mark.parametrize("name", MODULES)

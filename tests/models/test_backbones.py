@@ -1,7 +1,5 @@
 """All backbones: features, state and sizes; then parts specific to one backbone."""
 
-import doctest
-
 import pytest
 import torch
 from hypothesis import given
@@ -262,10 +260,3 @@ def test_exact_pooling_is_torchs_forward_and_backward(height, width, rows, colum
         torch.autograd.grad((output * weights).sum(), maps) for output in (pooled, expected)
     )
     torch.testing.assert_close(*gradients, rtol=1e-12, atol=1e-12)
-
-
-def test_the_example_of_event_swin_runs():
-    (example,) = doctest.DocTestFinder(recurse=False).find(
-        EventSwin, globs={"EventSwin": EventSwin}
-    )
-    assert doctest.DocTestRunner().run(example).failed == 0

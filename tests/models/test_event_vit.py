@@ -1,6 +1,5 @@
 """ViTs: the features of timm's network, their scales and positions, and masked pre-training."""
 
-import doctest
 from dataclasses import replace
 
 import pytest
@@ -113,8 +112,3 @@ def test_epsilon_of_norms_is_that_of_published_vits():
         for module in EventViT(img_size=(32, 32), bins=1).vit.modules()
         if isinstance(module, LayerNorm)
     } == {1e-6}
-
-
-def test_the_example_of_event_vit_runs():
-    (example,) = doctest.DocTestFinder(recurse=False).find(EventViT, globs={"EventViT": EventViT})
-    assert doctest.DocTestRunner().run(example).failed == 0
