@@ -71,7 +71,6 @@ class WeightsReport:
 
     def facts(self) -> dict[str, Any]:
         """Facts about the weights for a record."""
-        names = ("source", "sha256", "coverage", "loaded", "format", "stem")
         published = original_format(self.recipe, self.format)
         seen = dict(published.seen)
         cell = self.recipe.get("cell", {})
@@ -79,7 +78,13 @@ class WeightsReport:
         is_own = cell.get("kind") == "pretraining" and cell.get("start") == OWN_WEIGHTS
         if is_own and (teacher := self.recipe["objective"].get("teacher")):
             seen["images"] = f"by its teacher, {teacher}"
-        return {name: getattr(self, name) for name in names} | {
+        return {
+            "source": self.source,
+            "sha256": self.sha256,
+            "coverage": self.coverage,
+            "loaded": self.loaded,
+            "format": self.format,
+            "stem": self.stem,
             "seen": seen,
             "doubt": published.doubt,
             "data_fingerprint": self.recipe.get("data_fingerprint", ""),
@@ -162,15 +167,8 @@ def match_state(checkpoint: Checkpoint, network: Backbone) -> MatchedState:
         for name, tensor in target.items()
         if name not in random
     }
-    trained = checkpoint.representation
-    takes = network.representation or trained
-    if checkpoint.repeats and trained == "histogram":  # images have no representation of events
-        takes = trained
-    if channels and not stem_origin and (channels, trained) != (network.in_channels, takes):
-        given = f"representation {trained}" if trained else "an input that no public code makes"
-        given += f" ({file_format.input or 'see its recipe'})"
-        needed = f"{network.in_channels} of representation {network.representation or 'any'}"
-        checked[stem] = f"takes {channels} channels of {given}, but this model {needed}"
+    if channels and not stem_origin:
+        checked[stem] = _problem_of_input(checkpoint, channels, network) or checked[stem]
     matched = {name: resized[name] for name, problem in checked.items() if not problem}
     unused = sorted(source.keys() - target.keys())
     problems = [f"{name} {problem}" for name, problem in checked.items() if problem]
@@ -205,6 +203,20 @@ def match_state(checkpoint: Checkpoint, network: Backbone) -> MatchedState:
     return MatchedState(matched, tuple(problems), remedy, report)
 
 
+def _problem_of_input(checkpoint: Checkpoint, channels: int, network: Backbone) -> str:
+    """Describe how channels or representation differ from the network's input; "" if they match."""
+    trained = checkpoint.representation
+    takes = network.representation or trained
+    if checkpoint.repeats and trained == "histogram":  # images have no representation of events
+        takes = trained
+    if (channels, trained) == (network.in_channels, takes):
+        return ""
+    given = f"representation {trained}" if trained else "an input that no public code makes"
+    given += f" ({checkpoint.format.input or 'see its recipe'})"
+    needed = f"{network.in_channels} of representation {network.representation or 'any'}"
+    return f"takes {channels} channels of {given}, but this model {needed}"
+
+
 def input_channels(kernel: Tensor | None) -> int:
     """Number of input channels of a convolution (out, in, h, w); 0 for anything else."""
     return kernel.shape[1] if kernel is not None and kernel.ndim == 4 else 0
@@ -236,8 +248,11 @@ def load_finetuned_backbone(backbone: Backbone, path: Path) -> WeightsReport:
     """
     tensors, recipe = read_tensors(path)
     if RUN not in recipe:
-        what = "holds no network that this version fine-tuned"
-        raise UserError(path, what, "give the model.safetensors of a run")
+        raise UserError(
+            path,
+            "holds no network that this version fine-tuned",
+            "give the model.safetensors of a run",
+        )
     of_backbone = {
         name.removeprefix("backbone."): tensor
         for name, tensor in tensors.items()
@@ -271,8 +286,9 @@ def read_backbone(path: Path, size: Size | None = None) -> Backbone:
     checkpoint = contents.checkpoint
     needed = ("backbone", "sensor", "recurrent", "bins") if checkpoint.format is TESPEC else ()
     if missing := [name for name in needed if name not in checkpoint.recipe]:
-        what = f"its recipe lacks {missing[0]}"
-        raise UserError(path, what, "convert it with `tespec weights convert`")
+        raise UserError(
+            path, f"its recipe lacks {missing[0]}", "convert it with `tespec weights convert`"
+        )
     backbone = contents.network(contents.settings["recurrent"])
     if checkpoint.representation in REPRESENTATIONS:
         # A recipe has no bins of voxels: each is a channel.
@@ -430,8 +446,7 @@ def rewrite(contents: InspectedFile) -> tuple[dict[str, Tensor], dict[str, Any]]
     if matched.report.stem:
         recipe[REPEATED] = True
     if recipe.get(HISTOGRAMS):
-        changed = {"bins": recipe["bins"], "size": recipe["sensor"]}
-        recipe[HISTOGRAMS] = recipe[HISTOGRAMS] | changed
+        recipe[HISTOGRAMS] = recipe[HISTOGRAMS] | {"bins": recipe["bins"], "size": recipe["sensor"]}
     return tensors, recipe
 
 
