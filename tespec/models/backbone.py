@@ -75,7 +75,6 @@ class Backbone(nn.Module, ABC):
     # whether a feature, after its ConvLSTM, is the input of the next stage, else the stage's output
     hierarchical: bool = True
     channels: tuple[int, ...]  # widths of the four features
-    lstms: nn.ModuleList  # one per stage; empty if feed-forward
     # settings of the training, if the file it was loaded from contains them
     recipe: Mapping[str, Any] | None = None
     recompute: bool = False  # whether the backward pass recomputes stages; see `execute`
@@ -112,6 +111,7 @@ class Backbone(nn.Module, ABC):
         self.in_channels = in_channels or 2 * bins
         self.register_buffer("empty_pixel", None, persistent=False)
         self.build(drop_path)
+        # one per stage; empty if feed-forward
         self.lstms = nn.ModuleList(ConvLstm(width) for width in self.channels if recurrent)
         replace_modules(self, TimmDropPath, lambda drop: DropPath(drop.drop_prob))
         if drop_path and not any(isinstance(module, DropPath) for module in self.modules()):

@@ -212,8 +212,6 @@ class Task(ABC):
     scores: ClassVar[Mapping[str, Score]]
     head: ClassVar[Any] = None  # dataclass of the settings under `head`, None if there are none
     test_time_augmentations: ClassVar[Sequence[str]] = ("none",)
-    train: list[LabelledRecording]  # for training
-    scored: list[LabelledRecording]
 
     def __init__(self, settings: Finetuning, root: Path, split: str = TEST, seed: int = 0) -> None:
         if settings.test_time_augmentation not in self.test_time_augmentations:
