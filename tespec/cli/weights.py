@@ -14,7 +14,6 @@ from tespec.core.settings import Size, parse_size
 from tespec.registry import import_files
 from tespec.runs.setup import PositiveInt
 
-LISTED = 20
 app = new_app(
     "weights",
     "Inspect checkpoints of any known format and convert them.",
@@ -71,9 +70,8 @@ def show(file: File, /, *, network: NetworkOptions = NetworkOptions()) -> None:
         parts.setdefault(part[0] if part else name, []).append(tensor.numel())
     for title, sizes in parts.items():
         print(f"    {title:24} {len(sizes):4} tensors, {sum(sizes):12,} values")
-    if unused := checkpoint.unused:
-        more = f" and {len(unused) - LISTED} more" if len(unused) > LISTED else ""
-        print(f"  unused   {', '.join(unused[:LISTED])}{more}")
+    if checkpoint.unused:
+        print(f"  unused   {', '.join(checkpoint.unused)}")
     print("  fills")
     for name, recurrent in (("recurrent", True), ("feed-forward", False)):
         match = contents.match(recurrent)

@@ -1,8 +1,8 @@
 """Convert checkpoints of published formats: recognise one by its tensors, and rename them."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,7 +27,7 @@ class Checkpoint(NamedTuple):
     origin: CheckpointFormat  # of the published file that it was converted from, else the same
     tensors: dict[str, Tensor]
     recipe: dict[str, Any]  # {} for a published file
-    # other names in the file; more than four with the same first part are one entry
+    # first parts of the other names in the file, with their numbers, such as "teacher (243)"
     unused: tuple[str, ...] = ()
 
     @property
@@ -120,16 +120,16 @@ def _has(names: Iterable[str], pattern: str) -> bool:
 def _rename(
     tensors: Mapping[str, Tensor], file_format: CheckpointFormat, where: object
 ) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """Rename tensors as the format says; also returns the names without a counterpart."""
+    """Rename tensors as the format says; also returns `Checkpoint.unused`."""
     renamed: dict[str, Tensor] = {}
-    unused = []
+    unused = Counter[str]()
     for name, tensor in tensors.items():
         matches = (
             (re.fullmatch(pattern, name, re.DOTALL), new) for pattern, new in file_format.renames
         )
         new_name = next((match.expand(new) for match, new in matches if match), "")
         if not new_name:
-            unused.append(name)
+            unused[name.partition(".")[0]] += 1
         elif new_name in renamed:
             what = f"holds {new_name} twice, under two names"
             raise UserError(where, what, "use the file as published")
@@ -140,8 +140,4 @@ def _rename(
     except (KeyError, IndexError, RuntimeError, ValueError) as error:
         what = f"is no complete file of {file_format.title} ({error})"
         raise UserError(where, what, "use the file as published") from error
-    entries: list[str] = []
-    for part, group in groupby(sorted(unused), lambda name: name.partition(".")[0]):
-        names = list(group)
-        entries += names if len(names) <= 4 else [f"{part}.* ({len(names)})"]
-    return renamed, tuple(entries)
+    return renamed, tuple(f"{part} ({count})" for part, count in sorted(unused.items()))

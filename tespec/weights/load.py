@@ -375,7 +375,8 @@ class InspectedFile(NamedTuple):
     def match(self, recurrent: bool) -> MatchedState:
         """Match the file with its network, with or without ConvLSTMs."""
         with torch.device("meta"):  # initialisation draws no numbers
-            return match_state(self.checkpoint, self.network(recurrent))
+            network = self.network(recurrent)
+        return match_state(self.checkpoint, network)
 
 
 def inspect(

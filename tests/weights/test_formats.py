@@ -99,7 +99,7 @@ def test_ecddp_gives_the_student():
     model, name = published.ecddp()["model"], f"layers.0.{QKV}"
     renamed = converted(model)
     assert torch.equal(renamed.tensors[f"swin.{name}"], model[f"student.backbone.{name}"])
-    assert any(entry.startswith("teacher.* (") for entry in renamed.unused)
+    assert any(entry.startswith("teacher (") for entry in renamed.unused)
     assert len(renamed.unused) < 20
 
 
@@ -117,7 +117,7 @@ def test_resnet50_in_the_naming_of_torchvision():
     old = converted({name: tensor for name, tensor in state.items() if "num_batches" not in name})
     renamed = converted(state)
     assert old.tensors.keys() == renamed.tensors.keys()
-    assert (renamed.format.name, renamed.unused) == ("resnet50", ("fc.bias", "fc.weight"))
+    assert (renamed.format.name, renamed.unused) == ("resnet50", ("fc (2)",))
     ours = EventResNet("resnet50", recurrent=False, img_size=(64, 64)).eval()
     ours.load_state_dict(match_state(renamed, ours).tensors)
     features, _ = ours(torch.ones(1, 1, 20, 64, 64))
