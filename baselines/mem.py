@@ -41,7 +41,7 @@ from tespec.pretraining.views import (
     random_time_flips,
 )
 from tespec.registry import METHODS
-from tespec.weights.files import read_weights
+from tespec.weights.files import load_tensors, read_tensors
 
 # Augmentations of counts: the identity in place of those that change 8-bit images.
 OPERATIONS = GEOMETRIC + GEOMETRIC[:1] * len(PHOTOMETRIC)
@@ -163,7 +163,8 @@ class Mem(EventMethod):
         self.head = TokenHead(backbone.channels, unit, cfg.tokenizer.tokens, cfg.features)
 
     def load_required(self, path: Path) -> None:
-        self.tokenizer.load_state_dict(read_weights(path)[0])
+        tensors, _ = read_tensors(path)
+        load_tensors(self.tokenizer, tensors, path, "use a mem-tokenizer of the same size")
 
     def loss(self, batch: Batch, state: Any) -> tuple[Losses, Any]:
         """Predict the tokens of masked patches from the visible ones.

@@ -446,7 +446,7 @@ TARGETS: dict[str, Target] = {
     "pth": Target(
         "a.pth",
         lambda path: torch.save({"state_dict": network_weights()}, path),
-        files.read_weights,
+        files.read_tensors,
     ),
     "checkpoint": Target("run", write_run, read_run),
 }

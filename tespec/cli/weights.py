@@ -14,7 +14,6 @@ from tespec.core.settings import Size, parse_size
 from tespec.registry import import_files
 from tespec.runs.setup import PositiveInt
 
-LISTED = 20
 app = new_app(
     "weights",
     "Inspect checkpoints of any known format and convert them.",
@@ -49,45 +48,38 @@ class NetworkOptions:
 def show(file: File, /, *, network: NetworkOptions = NetworkOptions()) -> None:
     """Print a file's format, contents, hash and matching networks."""
     import_files(network.plugins)
+    from tespec.core.files import sha256_of
     from tespec.weights.load import inspect, random_parts
 
     contents = inspect(file, network.bins, network.sensor)
-    converted = contents.converted
-    values = sum(tensor.numel() for tensor in contents.tensors.values())
-    print(f"{contents.path.name}\n  format   {converted.format.name}: {converted.format.title}")
-    print(f"  sha256   {contents.sha256}")
-    print(
-        f"  tensors  {len(contents.tensors):,} with {values:,} values; "
-        f"{len(converted.tensors)} of the backbone"
-    )
-    if contents.recipe:
-        facts = [
-            f"{key} {contents.recipe[key]}"
-            for key in ("method", "backbone", "recurrent", "bins", "sensor", "data", "seed")
-            if key in contents.recipe
-        ]
-        print(f"  recipe   {', '.join(facts)}")
-    for title, text in converted.format.facts().items():
+    checkpoint = contents.checkpoint
+    values = sum(tensor.numel() for tensor in checkpoint.tensors.values())
+    print(f"{file.name}\n  format   {checkpoint.format.name}: {checkpoint.format.title}")
+    print(f"  sha256   {sha256_of(file)}")
+    print(f"  tensors  {len(checkpoint.tensors):,} of the backbone, with {values:,} values")
+    if recipe := checkpoint.recipe:
+        keys = ("method", "backbone", "recurrent", "bins", "sensor", "data", "seed")
+        print(f"  recipe   {', '.join(f'{key} {recipe[key]}' for key in keys if key in recipe)}")
+    for title, text in checkpoint.format.facts().items():
         print(f"  {title:8} {text}")
     print("  parts")
     parts: dict[str, list[int]] = {}
-    for name, tensor in converted.tensors.items():
+    for name, tensor in checkpoint.tensors.items():
         part = re.match(r"swin\.layers\.\d+|lstms\.\d+|resnet\.layer\d+|[^.]+\.[^.]+", name)
         parts.setdefault(part[0] if part else name, []).append(tensor.numel())
     for title, sizes in parts.items():
         print(f"    {title:24} {len(sizes):4} tensors, {sum(sizes):12,} values")
-    for name in converted.repeated:
-        print(f"  repeated {name} to {converted.tensors[name].shape[1]} input channels")
-    if converted.unused:
-        more = len(converted.unused) - LISTED
-        listed = ", ".join(converted.unused[:LISTED])
-        print(f"  unused   {listed}" + (f" and {more} more" if more > 0 else ""))
+    if checkpoint.unused:
+        print(f"  unused   {', '.join(checkpoint.unused)}")
     print("  fills")
-    for name, match in contents.matches.items():
-        notes = match.problems[:1] or ([random_parts(match.random)] if match.random else [])
-        filled = "; ".join([f"{len(match.tensors)} of {match.total} tensors", *notes])
-        answer = "no" if match.problems else "yes"
-        print(f"    {f'{contents.compared}, {name}':24} {answer}: {filled}")
+    for name, recurrent in (("recurrent", True), ("feed-forward", False)):
+        match = contents.match(recurrent)
+        report = match.report
+        result = f"{report.loaded} of {report.total} tensors"
+        result += ", the first convolution repeated" if report.stem else ""
+        result += f"; {random_parts(report.random)}" if report.random else ""
+        answer = f"no: {result}; {match.problems[0]}" if match.problems else f"yes: {result}"
+        print(f"    {contents.settings['backbone']}, {name:12} {answer}")
 
 
 @app.command(name="list")
@@ -100,8 +92,8 @@ def list_formats() -> None:
         for title, text in known.facts().items():
             print(f"  {title:8} {text}")
     print("refused: a file that")
-    for refused in REFUSED:
-        print(f"  {refused.reason}")
+    for reason in REFUSED.values():
+        print(f"  {reason}")
     for name, reason in UNAVAILABLE.items():
         print(f"  {name}: {reason}")
 
@@ -132,7 +124,7 @@ def convert(
     tensors, recipe = rewrite(contents)
     written = timm_state(tensors) if to == "timm" else tensors
     sha256 = write_weights(out, written, {} if to == "timm" else recipe)
-    source = f"{file} ({contents.converted.format.name})"
+    source = f"{file} ({contents.checkpoint.format.name})"
     print(f"{source} -> {out}: {len(written)} tensors, sha256 {sha256}")
     if omitted := len(tensors) - len(written):
         print(f"not written, as timm has no ConvLSTMs or necks: {omitted} tensors")

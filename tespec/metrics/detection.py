@@ -17,14 +17,12 @@ THRESHOLDS = np.linspace(0.5, 0.95, 10)  # of intersection over union
 AT_50, AT_75 = 0, 5  # indices of 0.50 and 0.75 in `THRESHOLDS`
 MAX_DETECTIONS = 100  # per class and frame; those with the highest scores
 RECALLS = np.linspace(0.0, 1.0, 101)  # at which precision is sampled
-# As in pycocotools, cocoeval.py.
-MAX_THRESHOLD = 1 - 1e-10  # an IoU that always suffices
-EPS = np.spacing(1)  # avoids division by 0
+EPS = np.spacing(1)  # avoids division by 0, as in pycocotools, cocoeval.py
 
 
 @njit(cache=True, nogil=True)
-def match(predicted, truth, ends_predicted, ends_truth, thresholds):  # type: ignore[no-untyped-def]
-    """Match predicted boxes with ground truth per class and frame, in the layout of `GroupedBoxes`.
+def match(predicted, truth, ends_predicted, ends_truth):  # type: ignore[no-untyped-def]
+    """Match predicted boxes with ground truth per frame, in the layout of `GroupedBoxes`.
 
     A predicted box is matched with the unmatched ground-truth box that it overlaps most, the later
     one of equal overlaps. Arithmetic and order are those of pycocotools, so results are identical
@@ -33,25 +31,22 @@ def match(predicted, truth, ends_predicted, ends_truth, thresholds):  # type: ig
     Args:
         predicted: (P, 4) left, top, width, height.
         truth: (N, 4) left, top, width, height.
-        ends_predicted: (G + 1,) boundaries of the predicted boxes of each class and frame.
-        ends_truth: (G + 1,) boundaries of the ground-truth boxes.
-        thresholds: (K,) of intersection over union.
+        ends_predicted: (frames + 1,) boundaries of the predicted boxes of each frame.
+        ends_truth: (frames + 1,) boundaries of the ground-truth boxes.
 
     Returns:
-        (K, P) bool, whether a predicted box is matched at a threshold.
+        (10, P) bool, whether a predicted box is matched at each of `THRESHOLDS`.
     """
-    matched = np.zeros((len(thresholds), len(predicted)), np.bool_)
+    matched = np.zeros((len(THRESHOLDS), len(predicted)), np.bool_)
     overlaps = np.empty((np.diff(ends_predicted).max(), np.diff(ends_truth).max()))
-    for group in range(len(ends_truth) - 1):
-        boxes = predicted[ends_predicted[group] : ends_predicted[group + 1]]
-        targets = truth[ends_truth[group] : ends_truth[group + 1]]
-        if not len(boxes) or not len(targets):
-            continue
+    for frame in range(len(ends_truth) - 1):
+        boxes = predicted[ends_predicted[frame] : ends_predicted[frame + 1]]
+        targets = truth[ends_truth[frame] : ends_truth[frame + 1]]
         _overlap(boxes, targets, overlaps)
-        for k in range(len(thresholds)):
+        for k in range(len(THRESHOLDS)):
             taken = np.zeros(len(targets), np.bool_)
             for i in range(len(boxes)):
-                best = min(thresholds[k], MAX_THRESHOLD)
+                best = THRESHOLDS[k]
                 index = -1
                 for j in range(len(targets)):
                     if not taken[j] and overlaps[i, j] >= best:
@@ -59,7 +54,7 @@ def match(predicted, truth, ends_predicted, ends_truth, thresholds):  # type: ig
                         index = j
                 if index >= 0:
                     taken[index] = True
-                    matched[k, ends_predicted[group] + i] = True
+                    matched[k, ends_predicted[frame] + i] = True
     return matched
 
 
@@ -79,80 +74,64 @@ def _overlap(boxes, targets, overlaps):  # type: ignore[no-untyped-def]
 
 
 class GroupedBoxes(NamedTuple):
-    """Boxes of all frames in one array, sorted by class, then frame, then decreasing score."""
+    """Boxes of one class in all frames, sorted by frame, then decreasing score."""
 
     boxes: NDArray[np.float64]  # (N, 4) left, top, width, height
     score: NDArray[np.float32]  # (N,)
-    # (classes * frames + 1,) boundaries of the boxes of each class and frame
-    ends: NDArray[np.int64]
-    class_ends: NDArray[np.int64]  # (classes + 1,) boundaries of the boxes of each class
+    ends: NDArray[np.int64]  # (frames + 1,) boundaries of the boxes of each frame
 
 
 def group_boxes(
-    boxes: Boxes, frame: NDArray[np.int64], frames: int, classes: int, most: float = np.inf
+    boxes: Boxes, frame: NDArray[np.int64], frames: int, most: float = np.inf
 ) -> GroupedBoxes:
-    """Group the boxes of all frames by class and frame.
+    """Group boxes by frame.
 
     Args:
-        boxes: N boxes with labels 0 to `classes` - 1.
+        boxes: N boxes of one class.
         frame: (N,) index of the box's frame.
         frames: number of frames.
-        classes: number of classes.
-        most: maximum number of boxes per class and frame; those with the highest scores remain, and
-            equal scores keep their order.
+        most: maximum number of boxes per frame; those with the highest scores remain, and equal
+            scores keep their order.
     """
-    group = boxes.label * frames + frame
-    order = np.lexsort((-boxes.score, group))
-    group = group[order]
-    is_top = np.arange(len(group)) - np.searchsorted(group, group) < most
+    order = np.lexsort((-boxes.score, frame))
+    frame = frame[order]
+    is_top = np.arange(len(frame)) - np.searchsorted(frame, frame) < most
     top = boxes.keep(order[is_top])
-    ends = np.searchsorted(group[is_top], np.arange(classes * frames + 1))
+    ends = np.searchsorted(frame[is_top], np.arange(frames + 1))
     corners = top.corners.astype(np.float64)
     corners[:, 2:] -= corners[:, :2]  # left, top, width, height
-    return GroupedBoxes(corners, top.score, ends, ends[::frames])
+    return GroupedBoxes(corners, top.score, ends)
 
 
-@njit(cache=True, nogil=True)
-def sample_precision(matched, count):  # type: ignore[no-untyped-def]
+def sample_precision(matched: NDArray[np.bool_], count: int) -> NDArray[np.float64]:
     """Sample the best precision at each of `RECALLS` or above.
 
     Args:
-        matched: (K, P) bool, whether boxes, by decreasing score, have a match at K thresholds.
+        matched: (P,) bool, whether boxes, by decreasing score, have a match.
         count: number of boxes of the ground truth.
 
     Returns:
-        Precision (K, 101) float64; 0 beyond the highest recall.
+        Precision (101,); 0 beyond the highest recall.
     """
-    samples = np.zeros((len(matched), len(RECALLS)))
-    for k in range(len(matched)):
-        true_positives = matched[k].cumsum()
-        best = true_positives / (np.arange(1, len(true_positives) + 1) + EPS)
-        for i in range(len(best) - 2, -1, -1):
-            best[i] = max(best[i], best[i + 1])
-        for j, index in enumerate(np.searchsorted(true_positives / count, RECALLS)):
-            if index < len(best):
-                samples[k, j] = best[index]
-    return samples
+    true_positives = matched.cumsum()
+    precision = true_positives / (np.arange(1, len(matched) + 1) + EPS)
+    best = np.maximum.accumulate(precision[::-1])[::-1]
+    return np.append(best, 0.0)[np.searchsorted(true_positives / count, RECALLS)]
 
 
 def average_precision(truth: GroupedBoxes, predicted: GroupedBoxes) -> NDArray[np.float64]:
-    """Compute average precision as in pycocotools: all areas, 101 recall points.
+    """Compute the average precision of a class as in pycocotools: all areas, 101 recall points.
 
     Boxes must have positive sides, as after `BoxFilter`, and at most `MAX_DETECTIONS` predictions
-    per class and frame.
+    per frame; at least one is ground truth.
 
     Returns:
-        (classes, 10) in [0, 1] by class and `THRESHOLDS`; NaN where a class has no ground truth.
+        (10,) in [0, 1] by `THRESHOLDS`.
     """
-    hits = match(predicted.boxes, truth.boxes, predicted.ends, truth.ends, THRESHOLDS)  # (10, P)
-    counts = np.diff(truth.class_ends)
-    average = np.full((len(counts), len(THRESHOLDS)), np.nan)
-    for label in np.flatnonzero(counts):
-        of_class = slice(*predicted.class_ends[label : label + 2])
-        order = np.argsort(-predicted.score[of_class], kind="stable")  # equal scores by frame
-        matched = hits[:, of_class][:, order]  # (10, P)
-        average[label] = sample_precision(matched, counts[label]).mean(axis=1)
-    return average
+    matched = match(predicted.boxes, truth.boxes, predicted.ends, truth.ends)
+    order = np.argsort(-predicted.score, kind="stable")  # equal scores by frame
+    samples = [sample_precision(row[order], len(truth.boxes)) for row in matched]
+    return np.mean(samples, axis=1)
 
 
 @dataclass(frozen=True)
@@ -286,32 +265,30 @@ class DetectionScorer(FrameScorer[DetectionFrame]):
         ordered = self._sorted(frames)
         truth, truth_frame = self._filtered(ordered, "truth")
         predicted, predicted_frame = self._filtered(ordered, "predicted")
-        if not len(truth.label):
+        is_scored = np.isin(predicted_frame, truth_frame)  # frames without truth are not
+        precision = {}
+        for label in np.unique(truth.label):
+            targets = truth.label == label
+            boxes = is_scored & (predicted.label == label)
+            precision[self.classes[label]] = 100 * average_precision(
+                group_boxes(truth.keep(targets), truth_frame[targets], len(ordered)),
+                group_boxes(
+                    predicted.keep(boxes), predicted_frame[boxes], len(ordered), MAX_DETECTIONS
+                ),
+            )
+        if not precision:
             return None
-        n_classes = len(self.classes)
-        labelled = np.isin(predicted_frame, truth_frame)  # frames without truth are not scored
-        precision = average_precision(
-            group_boxes(truth, truth_frame, len(ordered), n_classes),
-            group_boxes(
-                predicted.keep(labelled),
-                predicted_frame[labelled],
-                len(ordered),
-                n_classes,
-                MAX_DETECTIONS,
-            ),
-        )
-        present = ~np.isnan(precision[:, 0])
-        percent = 100 * precision[present]  # (classes with ground truth, 10)
+        percent = np.array([*precision.values()])  # (classes with ground truth, 10)
         values = {
             "map": float(percent.mean()),
             "ap50": float(percent[:, AT_50].mean()),
             "ap75": float(percent[:, AT_75].mean()),
         }
-        names = [self.classes[label] for label in np.flatnonzero(present)]
+        counts = dict.fromkeys(values, len(precision))
         return Scores(
             values,
-            incomplete_means(dict.fromkeys(values, len(names)), n_classes, "classes"),
-            dict(zip(names, percent.mean(axis=1).tolist(), strict=True)),
+            incomplete_means(counts, len(self.classes), "classes"),
+            dict(zip(precision, percent.mean(axis=1).tolist(), strict=True)),
         )
 
     def _filtered(

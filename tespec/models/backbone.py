@@ -75,7 +75,6 @@ class Backbone(nn.Module, ABC):
     # whether a feature, after its ConvLSTM, is the input of the next stage, else the stage's output
     hierarchical: bool = True
     channels: tuple[int, ...]  # widths of the four features
-    lstms: nn.ModuleList  # one per stage; empty if feed-forward
     # settings of the training, if the file it was loaded from contains them
     recipe: Mapping[str, Any] | None = None
     recompute: bool = False  # whether the backward pass recomputes stages; see `execute`
@@ -112,6 +111,7 @@ class Backbone(nn.Module, ABC):
         self.in_channels = in_channels or 2 * bins
         self.register_buffer("empty_pixel", None, persistent=False)
         self.build(drop_path)
+        # one per stage; empty if feed-forward
         self.lstms = nn.ModuleList(ConvLstm(width) for width in self.channels if recurrent)
         replace_modules(self, TimmDropPath, lambda drop: DropPath(drop.drop_prob))
         if drop_path and not any(isinstance(module, DropPath) for module in self.modules()):
@@ -202,10 +202,8 @@ class Backbone(nn.Module, ABC):
         for index, stage in enumerate(self.stage_modules()):
             if not self.channels_last:
                 maps = maps.permute(0, 3, 1, 2)  # (T * B, C, h, w)
-            if self.recompute and torch.is_grad_enabled():
-                maps = checkpoint(stage, maps, use_reentrant=False)
-            else:
-                maps = stage(maps)
+            recomputes = self.recompute and torch.is_grad_enabled()
+            maps = checkpoint(stage, maps, use_reentrant=False) if recomputes else stage(maps)
             if not self.channels_last:
                 maps = maps.permute(0, 2, 3, 1)  # (T * B, h, w, C)
             feature = self.neck(index, maps)

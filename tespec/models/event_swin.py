@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -11,6 +11,7 @@ from timm.models.swin_transformer import SwinTransformer, SwinTransformerBlock
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
+from tespec.core.settings import Size
 from tespec.models.backbone import PatchBackbone
 from tespec.models.layers import compute_dtype
 from tespec.registry import BACKBONES
@@ -98,9 +99,7 @@ class EventSwin(PatchBackbone):
         frames = frames.contiguous(memory_format=torch.channels_last).to(dtype)
         return embedding.norm(embedding.proj(frames).permute(0, 2, 3, 1))
 
-    def resize(
-        self, tensors: Mapping[str, Tensor], built_for: tuple[int, int]
-    ) -> dict[str, Tensor]:
+    def resize(self, tensors: Mapping[str, Tensor], built_for: Size) -> dict[str, Tensor]:
         """Interpolate the position bias tables of a state dict to the windows of `img_size`.
 
         A table whose size does not match `built_for` is treated as one of square windows, if
@@ -116,18 +115,13 @@ class EventSwin(PatchBackbone):
         resized = dict(tensors)
         for name, table in tensors.items():
             match = BIAS_TABLE.fullmatch(name)
-            if match is None or table.ndim != 2 or not table.is_floating_point():
-                continue
-            old, new = (window_of(size, int(match[1])) for size in (built_for, self.img_size))
-            side = (math.isqrt(len(table)) + 1) // 2
-            for rows, columns in (old, (side, side)):
-                if rows <= WINDOW and (2 * rows - 1) * (2 * columns - 1) == len(table):
-                    resized[name] = resize_table(table, (rows, columns), new)
-                    break
+            if match and table.ndim == 2 and len(table) <= count_offsets((WINDOW, WINDOW)):
+                old, new = (window_of(size, int(match[1])) for size in (built_for, self.img_size))
+                resized[name] = resize_table(table, old, new)
         return resized
 
 
-def window_of(img_size: tuple[int, int], stage: int) -> tuple[int, int]:
+def window_of(img_size: Size, stage: int) -> Size:
     """Compute the size of a stage's windows: 7 tokens, or the size of the map if smaller (timm).
 
     Args:
@@ -143,20 +137,42 @@ def window_of(img_size: tuple[int, int], stage: int) -> tuple[int, int]:
     return rows, columns
 
 
-def resize_table(table: Tensor, old: tuple[int, int], new: tuple[int, int]) -> Tensor:
-    """Resize a position bias table to windows of another size, bicubically over offsets.
+def resize_table(table: Tensor, known: Size, new: Size) -> Tensor:
+    """Resize a position bias table to a grid of another size, bicubically over offsets.
 
     Args:
-        table: ((2h-1)(2w-1), heads) for windows of (h, w) tokens.
-        old: (h, w).
+        table: ((2h-1)(2w-1), heads) for a grid of (h, w) tokens: the known or a square one.
+        known: (h, w).
         new: target (rows, columns) in tokens.
 
     Returns:
-        ((2 rows - 1)(2 columns - 1), heads); `table` itself if the sizes are equal.
+        ((2 rows - 1)(2 columns - 1), heads); `table` itself if the sizes are equal, or if it has
+        neither size or is quantised.
     """
-    if old == new:
+    old = find_grid(len(table), known, count_offsets)
+    if old is None or old == new or not table.is_floating_point():
         return table
     maps = table.float().T.reshape(1, -1, 2 * old[0] - 1, 2 * old[1] - 1)  # (1, heads, rows, cols)
     size = (2 * new[0] - 1, 2 * new[1] - 1)
     resized = interpolate(maps, size=size, mode="bicubic", align_corners=False)
     return resized.flatten(2)[0].T.contiguous()
+
+
+def count_offsets(grid: Size) -> int:
+    """Count the offsets between the tokens of a grid of (rows, columns)."""
+    return (2 * grid[0] - 1) * (2 * grid[1] - 1)
+
+
+def find_grid(count: int, known: Size, entries: Callable[[Size], int]) -> Size | None:
+    """Find the grid that a table of positions or offsets was made for.
+
+    Args:
+        count: entries of the table.
+        known: (rows, columns) of the grid, if the table was not made for a square one.
+        entries: returns the entries of a grid's table.
+
+    Returns:
+        the known or a square grid with as many entries, None if there is none.
+    """
+    squares = ((side, side) for side in range(1, math.isqrt(count) + 1))
+    return next((grid for grid in (known, *squares) if entries(grid) == count), None)

@@ -16,7 +16,7 @@ from torch.nn.functional import interpolate
 
 from tespec.core.settings import Size
 from tespec.models.backbone import PatchBackbone
-from tespec.models.event_swin import resize_table
+from tespec.models.event_swin import find_grid, resize_table
 from tespec.models.layers import STRIDE, compute_dtype, pad_to, padded_size
 from tespec.registry import BACKBONES
 
@@ -45,9 +45,6 @@ def norm_gelu(width: int, **options: Any) -> nn.Module:
     return nn.Sequential(nn.LayerNorm(width, **options), nn.GELU())
 
 
-ECDP = {"no_embed_class": True, "reg_tokens": 1}
-BEIT = {"use_abs_pos_emb": False, "use_rel_pos_bias": True, "init_values": 0.1}
-EVENTPRETRAIN = {"class_token": False, "no_embed_class": True, "embed_norm_layer": norm_gelu}
 DINOV2 = {"no_embed_class": True, "init_values": 1e-5}
 DINOV2_REG = DINOV2 | {"reg_tokens": 4}
 DINOV3 = {
@@ -66,15 +63,26 @@ VITS = {
     "vit_base": ViTSpec(768, 12, 12),
     "vit_micro": ViTSpec(64, 4, 4, patch=8, blocks=(0, 1, 2, 3)),  # for CPUs
     # networks of released weights; sources: `tespec.weights.released`
-    "vit_small_ecdp": ViTSpec(384, 12, 12, options=ECDP),
+    "vit_small_ecdp": ViTSpec(384, 12, 12, options={"no_embed_class": True, "reg_tokens": 1}),
     "vit_base_mem": ViTSpec(
-        768, 12, 12, blocks=(8, 9, 10, 11), norm=False, network=Beit, options=BEIT
+        768,
+        12,
+        12,
+        blocks=(8, 9, 10, 11),
+        norm=False,
+        network=Beit,
+        options={"use_abs_pos_emb": False, "use_rel_pos_bias": True, "init_values": 0.1},
     ),
     "vit_small_gep": ViTSpec(384, 12, 6, patch=14, options=DINOV2_REG),
     "vit_base_gep": ViTSpec(768, 12, 12, patch=14, options=DINOV2_REG),
     "vit_small_depthanyevent": ViTSpec(384, 12, 6, patch=14, options=DINOV2),
     "vit_small_eventpretrain": ViTSpec(
-        384, 12, 12, blocks=(3, 5, 7, 11), norm=False, options=EVENTPRETRAIN
+        384,
+        12,
+        12,
+        blocks=(3, 5, 7, 11),
+        norm=False,
+        options={"class_token": False, "no_embed_class": True, "embed_norm_layer": norm_gelu},
     ),
     "vit_small_scaleevent": ViTSpec(384, 12, 6, network=Eva, options=DINOV3),
     "vit_base_scaleevent": ViTSpec(768, 12, 12, network=Eva, options=DINOV3),
@@ -99,30 +107,19 @@ class Stage(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Compute tokens (N, L, C), from patches (N, h, w, C) in the first stage."""
+        vit = self.vit
         if self.blocks.start == 0:
-            tokens = prepend_tokens(self.vit, tokens.flatten(1, 2))
-        rope = getattr(self.vit, "rope", None)  # rotary positions
+            tokens = tokens.flatten(1, 2)  # (N, h * w, C)
+            if vit.pos_embed is not None:
+                tokens = tokens + vit.pos_embed
+            others = [getattr(vit, name, None) for name in ("cls_token", "reg_token")]
+            expanded = [other.expand(len(tokens), -1, -1) for other in others if other is not None]
+            tokens = torch.cat([*expanded, tokens], dim=1)
+        rope = getattr(vit, "rope", None)  # rotary positions
         positions = {} if rope is None else {"rope": rope.get_embed()}
         for index in self.blocks:
-            tokens = self.vit.blocks[index](tokens, **positions)
+            tokens = vit.blocks[index](tokens, **positions)
         return tokens
-
-
-def prepend_tokens(vit: Any, patches: Tensor) -> Tensor:
-    """Add positions to patches, and prepend class and register tokens, if the ViT has any.
-
-    Args:
-        vit: network of timm.
-        patches: (N, h * w, C).
-
-    Returns:
-        Tokens (N, L, C), of which the last h * w are the patches.
-    """
-    if vit.pos_embed is not None:
-        patches = patches + vit.pos_embed
-    others = [getattr(vit, name, None) for name in ("cls_token", "reg_token")]
-    expanded = [token.expand(len(patches), -1, -1) for token in others if token is not None]
-    return torch.cat([*expanded, patches], dim=1)
 
 
 def neck_layer(width: int, scale: float) -> nn.Module:
@@ -138,11 +135,6 @@ def neck_layer(width: int, scale: float) -> nn.Module:
     if scale == 2:
         return double()
     return nn.MaxPool2d(round(1 / scale)) if scale < 1 else nn.Identity()
-
-
-def table_length(grid: Size) -> int:
-    """Count the entries of BEiT's bias table for (rows, columns) of patches."""
-    return (2 * grid[0] - 1) * (2 * grid[1] - 1) + CLS_OFFSETS
 
 
 @BACKBONES.register_module()
@@ -173,10 +165,9 @@ class EventViT(PatchBackbone):
         spec = VITS[self.name]
         self.channels = (spec.width,) * 4
         self.patch_size = spec.patch
-        padded = padded_size(*self.img_size, spec.patch)
-        self.grid = (padded[0] // spec.patch, padded[1] // spec.patch)
+        self.grid = self.grid_of(self.img_size)
         self.vit: Any = spec.network(
-            img_size=padded,
+            img_size=padded_size(*self.img_size, spec.patch),
             patch_size=spec.patch,
             in_chans=self.in_channels,
             num_classes=0,
@@ -208,6 +199,11 @@ class EventViT(PatchBackbone):
         maps = embedding.proj(frames.to(compute_dtype(embedding.proj.weight)))  # (N, C, h, w)
         return embedding.norm(maps.permute(0, 2, 3, 1))
 
+    def grid_of(self, size: Size) -> Size:
+        """(rows, columns) of patches of an input of `size` (H, W) in px."""
+        height, width = padded_size(*size, self.patch_size)
+        return height // self.patch_size, width // self.patch_size
+
     def stage_modules(self) -> list[nn.Module]:
         return self.stages
 
@@ -235,20 +231,15 @@ class EventViT(PatchBackbone):
             The state dict with resized positions.
         """
         resized = dict(tensors)
-        height, width = padded_size(*built_for, self.patch_size)
-        built_grid = (height // self.patch_size, width // self.patch_size)
+        known = self.grid_of(built_for)
         for name, tensor in tensors.items():
-            if name == "vit.pos_embed" and tensor.ndim == 3 and tensor.numel():
-                side = math.isqrt(tensor.shape[1])
-                for old in (built_grid, (side, side)):
-                    if math.prod(old) == tensor.shape[1] and old != self.grid:
-                        resized[name] = resample_abs_pos_embed(tensor, [*self.grid], [*old], 0)
-                        break
+            if name == "vit.pos_embed" and tensor.ndim == 3:
+                old = find_grid(tensor.shape[1], known, math.prod)
+                if old and old != self.grid:
+                    resized[name] = resample_abs_pos_embed(tensor, [*self.grid], [*old], 0)
             elif name.endswith(TABLE) and tensor.ndim == 2:
-                side = (math.isqrt(max(0, len(tensor) - CLS_OFFSETS)) + 1) // 2
-                for old in (built_grid, (side, side)):
-                    if table_length(old) == len(tensor) and old != self.grid:
-                        offsets = resize_table(tensor[:-CLS_OFFSETS], old, self.grid)
-                        resized[name] = torch.cat([offsets, tensor[-CLS_OFFSETS:]])
-                        break
+                table = tensor[:-CLS_OFFSETS]
+                offsets = resize_table(table, known, self.grid)
+                if offsets is not table:
+                    resized[name] = torch.cat([offsets, tensor[-CLS_OFFSETS:]])
         return resized

@@ -31,8 +31,7 @@ from tespec.datasets.recording import (
 from tespec.datasets.sources import pack_missing
 from tespec.events.representations import REPRESENTATIONS, empty_pixel
 from tespec.metrics import Score
-from tespec.models import Backbone, build_backbone
-from tespec.models.backbone import BackboneState, detach, reset
+from tespec.models.backbone import Backbone, BackboneState, build_backbone, detach, reset
 from tespec.models.layers import padded_size
 from tespec.registry import DATASETS, TASKS, find_registered
 from tespec.tasks.play import Predictor, play
@@ -213,8 +212,6 @@ class Task(ABC):
     scores: ClassVar[Mapping[str, Score]]
     head: ClassVar[Any] = None  # dataclass of the settings under `head`, None if there are none
     test_time_augmentations: ClassVar[Sequence[str]] = ("none",)
-    train: list[LabelledRecording]  # for training
-    scored: list[LabelledRecording]
 
     def __init__(self, settings: Finetuning, root: Path, split: str = TEST, seed: int = 0) -> None:
         if settings.test_time_augmentation not in self.test_time_augmentations:

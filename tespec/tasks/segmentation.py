@@ -18,8 +18,7 @@ from tespec.datasets.batches import stack_masks
 from tespec.datasets.recording import LabelledRecording
 from tespec.metrics import Score
 from tespec.metrics.segmentation import IGNORE, SegmentationScorer
-from tespec.models import Backbone
-from tespec.models.backbone import BackboneState, resize_backbone
+from tespec.models.backbone import Backbone, BackboneState, resize_backbone
 from tespec.models.layers import crop, in_fp32, padded_size
 from tespec.registry import MODELS, TASKS
 from tespec.tasks.base import Network, Task, dummy_labels, require_finite, select_labelled

@@ -7,7 +7,6 @@ import re
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -121,17 +120,6 @@ def serialised(tensors: Mapping[str, Tensor], recipe: Mapping[str, Any]) -> byte
     return save(copies, metadata={RECIPE_KEY: json.dumps(recipe, sort_keys=True)})
 
 
-def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read a file as `read_tensors` does, and refuse quantised tensors and non-finite values."""
-    tensors, recipe = read_tensors(path)
-    for name, tensor in tensors.items():
-        if problem := problem_of(tensor, tensor):
-            raise UserError(
-                path, f"{name} {problem}", "use an earlier checkpoint that is not quantised"
-            )
-    return tensors, recipe
-
-
 def problem_of(tensor: Tensor | None, target: Tensor) -> str:
     """Describe why a tensor of a file cannot be loaded.
 
@@ -185,10 +173,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     Raises:
         UserError: the file is missing, damaged, without tensors, or could run code.
     """
-    if _is_safetensors(path):
-        tensors, recipe = _open_safetensors(path, with_tensors=True)
-    else:
-        tensors, recipe = _read_torch(path), {}
+    tensors, recipe = _read(path, with_tensors=True)
     if not tensors:
         raise UserError(path, "holds no tensors", "give a file of model weights")
     return tensors, recipe
@@ -196,10 +181,10 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 def read_recipe(path: Path) -> dict[str, Any]:
     """Read the recipe from a file's header alone, {} if it has none."""
-    return _open_safetensors(path, with_tensors=False)[1] if _is_safetensors(path) else {}
+    return _read(path, with_tensors=False)[1]
 
 
-def _is_safetensors(path: Path) -> bool:
+def _read(path: Path, with_tensors: bool) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         with regular_file(path).open("rb") as file:
             start = file.read(9)
@@ -209,7 +194,9 @@ def _is_safetensors(path: Path) -> bool:
         raise UserError(path, what, "check the path to the weights") from error
     # Eight bytes of length, then a JSON object; a torch file is a zip archive or a pickle.
     is_header = start[8:] == b"{" and int.from_bytes(start[:8], "little") < 100_000_000
-    return path.suffix == ".safetensors" or is_header
+    if path.suffix == ".safetensors" or is_header:
+        return _open_safetensors(path, with_tensors)
+    return _read_torch(path) if with_tensors else {}, {}
 
 
 def _open_safetensors(path: Path, with_tensors: bool) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -225,9 +212,8 @@ def _open_safetensors(path: Path, with_tensors: bool) -> tuple[dict[str, Tensor]
     if not isinstance(recipe, dict):
         raise UserError(path, "its recipe is not a mapping", "write the file again")
     recipe = renamed(recipe)
-    names = {field.name for field in fields(Architecture)}
-    architecture = {name: value for name, value in recipe.items() if name in names}
-    build(Architecture, architecture, f"{path}: recipe")
+    names = Architecture.__annotations__.keys() & recipe
+    build(Architecture, {name: recipe[name] for name in names}, f"{path}: recipe")
     return tensors, recipe
 
 

@@ -3,13 +3,15 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from tespec.core.errors import UserError
-from tespec.models.backbone import backbones
-from tespec.weights.released import FORMATS, REFUSED, TESPEC, CheckpointFormat
+from tespec.core.settings import Size
+from tespec.weights.files import read_tensors
+from tespec.weights.released import FORMATS, IMAGENET_SIZE, REFUSED, TESPEC, CheckpointFormat
 
 HISTOGRAMS = "histograms"  # field of a recipe: the `HistogramSpec` of the training
 # field of a recipe: whether `tespec weights convert` repeated the first convolution
@@ -18,32 +20,49 @@ REPEATED = "repeated"
 IMAGE_CHANNELS = (1, 3)
 
 
-class Converted(NamedTuple):
-    """Checkpoint whose tensors are renamed to those of a backbone's `state_dict()`."""
+class Checkpoint(NamedTuple):
+    """A weights file whose tensors have the names of a backbone's `state_dict()`."""
 
     format: CheckpointFormat
+    origin: CheckpointFormat  # of the published file that it was converted from, else the same
     tensors: dict[str, Tensor]
-    # other names in the file; more than four with the same first part are one entry
+    recipe: dict[str, Any]  # {} for a published file
+    # first parts of the other names in the file, with their numbers, such as "teacher (243)"
     unused: tuple[str, ...] = ()
-    repeated: tuple[str, ...] = ()  # tensors that were repeated to more input channels
-    # of events that it was trained on; None: any, since its first convolution is repeated
-    representation: str | None = None
+
+    @property
+    def size(self) -> Size:
+        """Size (H, W) in px of the input that it was trained on."""
+        return self.recipe.get("sensor") or self.format.sensor or IMAGENET_SIZE
+
+    @property
+    def repeats(self) -> bool:
+        """Whether its first convolution may be repeated over more input channels."""
+        of_images = self.origin is TESPEC and self.recipe.get("in_channels") in IMAGE_CHANNELS
+        return self.origin.repeats or of_images
+
+    @property
+    def representation(self) -> str:
+        """Representation of events that it was trained on, as in `CheckpointFormat`."""
+        trained = self.recipe.get(HISTOGRAMS) or {}
+        return trained.get("representation", self.origin.representation)
 
 
-def convert(
-    tensors: Mapping[str, Tensor], channels: int, *, where: object, recipe: Mapping[str, Any] = {}
-) -> Converted:
-    """Rename the tensors of a checkpoint to those of a backbone.
+def read_checkpoint(path: Path) -> Checkpoint:
+    """Read a weights file of any known format; see `convert` for errors."""
+    tensors, recipe = read_tensors(path)
+    return convert(tensors, recipe, path)
 
-    The first convolution is repeated over more input channels if the format allows it, or if it was
-    trained on images here. If the recipe names a backbone of this harness, tensor names stay as
-    they are.
+
+def convert(tensors: Mapping[str, Tensor], recipe: dict[str, Any], where: object) -> Checkpoint:
+    """Rename the tensors of a file to those of a backbone.
+
+    If the recipe names a backbone of this harness, tensor names stay as they are.
 
     Args:
         tensors: tensors of the file.
-        channels: inputs of the target network, 2 * bins.
-        where: file that errors name.
         recipe: recipe of the file.
+        where: file that errors name.
 
     Raises:
         UserError: the format is unknown or unsupported, the naming is ambiguous, or the file is a
@@ -53,35 +72,15 @@ def convert(
         what = f"holds a fine-tuned network with a {str(recipe['kind'])[:40]} head"
         raise UserError(where, what, "give the backbone.safetensors of a pre-training")
     if "backbone" in recipe:
-        converted = Converted(TESPEC, dict(tensors))
-        if recipe.get(REPEATED):
-            converted = converted._replace(repeated=tuple(filter(None, [stem_of(tensors)])))
-        origin = original_format(recipe)
-        of_images = origin is TESPEC and recipe.get("in_channels") in IMAGE_CHANNELS
-        repeats = origin.repeats or of_images
-        trained = recipe.get(HISTOGRAMS) or {}
-        representation = trained.get("representation", origin.representation)
-    else:
-        tensors, checkpoint_format = recognise(tensors)
-        if checkpoint_format is None:
-            unknown = f"has an unknown format (the first tensor is {next(iter(tensors))!r})"
-            matching = (known.reason for known in REFUSED if _has(tensors, known.mark))
-            what = next(matching, unknown)
-            raise UserError(where, what, "use a checkpoint in a format listed in docs/weights.md")
-        converted = _rename(tensors, checkpoint_format, where)
-        repeats = checkpoint_format.repeats
-        representation = checkpoint_format.representation
-    if not repeats:
-        return converted._replace(representation=representation)
-    stem = stem_of(converted.tensors)
-    if stem is None or converted.tensors[stem].shape[1] >= channels:
-        # A network of images has no representation of events that could differ.
-        of_images = representation == "histogram"
-        return converted if of_images else converted._replace(representation=representation)
-    kernel = converted.tensors[stem]
-    # Not scaled down: the paper does not mention a scale (appendix C, "Recurrent Backbone").
-    kernel = kernel.repeat(1, -(-channels // kernel.shape[1]), 1, 1)[:, :channels].contiguous()
-    return converted._replace(tensors=converted.tensors | {stem: kernel}, repeated=(stem,))
+        return Checkpoint(TESPEC, original_format(recipe), dict(tensors), recipe)
+    tensors, known = recognise(tensors)
+    if known is None:
+        unknown = f"has an unknown format (the first tensor is {next(iter(tensors))!r})"
+        reasons = (reason for mark, reason in REFUSED.items() if _has(tensors, mark))
+        what = next(reasons, unknown)
+        raise UserError(where, what, "use a checkpoint in a format listed in docs/weights.md")
+    renamed, unused = _rename(tensors, known, where)
+    return Checkpoint(known, known, renamed, recipe, unused)
 
 
 def original_format(recipe: Mapping[str, Any], name: str = TESPEC.name) -> CheckpointFormat:
@@ -98,15 +97,6 @@ def original_format(recipe: Mapping[str, Any], name: str = TESPEC.name) -> Check
     if isinstance(source, dict):
         name = source.get("format", name)
     return next((known for known in FORMATS if known.name == name), TESPEC)
-
-
-def stem_of(tensors: Mapping[str, Tensor]) -> str | None:
-    """Name of the convolution that sees the input's channels, if it is among the tensors."""
-    stems = [kind.stem for kind in backbones().values() if kind.stem in tensors]
-    # (out_channels, in_channels, h, w)
-    return next(
-        (name for name in stems if tensors[name].ndim == 4 and tensors[name].shape[1]), None
-    )
 
 
 def recognise(
@@ -128,32 +118,26 @@ def _has(names: Iterable[str], pattern: str) -> bool:
 
 
 def _rename(
-    tensors: Mapping[str, Tensor], checkpoint_format: CheckpointFormat, where: object
-) -> Converted:
-    converted: dict[str, Tensor] = {}
-    unused = []
+    tensors: Mapping[str, Tensor], file_format: CheckpointFormat, where: object
+) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+    """Rename tensors as the format says; also returns `Checkpoint.unused`."""
+    renamed: dict[str, Tensor] = {}
+    unused = Counter[str]()
     for name, tensor in tensors.items():
         matches = (
-            (re.fullmatch(pattern, name, re.DOTALL), new)
-            for pattern, new in checkpoint_format.renames
+            (re.fullmatch(pattern, name, re.DOTALL), new) for pattern, new in file_format.renames
         )
         new_name = next((match.expand(new) for match, new in matches if match), "")
         if not new_name:
-            unused.append(name)
-        elif new_name in converted:
+            unused[name.partition(".")[0]] += 1
+        elif new_name in renamed:
             what = f"holds {new_name} twice, under two names"
             raise UserError(where, what, "use the file as published")
         else:
-            converted[new_name] = tensor
+            renamed[new_name] = tensor
     try:
-        converted = checkpoint_format.adapt(converted)
+        renamed = file_format.adapt(renamed)
     except (KeyError, IndexError, RuntimeError, ValueError) as error:
-        what = f"is no complete file of {checkpoint_format.title} ({error})"
+        what = f"is no complete file of {file_format.title} ({error})"
         raise UserError(where, what, "use the file as published") from error
-    parts = [name.partition(".")[0] for name in sorted(unused)]
-    counts = Counter(parts)
-    entries = [
-        name if counts[part] <= 4 else f"{part}.* ({counts[part]})"
-        for name, part in zip(sorted(unused), parts, strict=True)
-    ]
-    return Converted(checkpoint_format, converted, tuple(dict.fromkeys(entries)))
+    return renamed, tuple(f"{part} ({count})" for part, count in sorted(unused.items()))

@@ -1,7 +1,7 @@
 """Load backbones from checkpoints completely or not at all; inspect, convert and fetch them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,20 +14,19 @@ from tespec.core.files import sha256_of
 from tespec.core.paths import cache_root
 from tespec.core.settings import Finetuning, HistogramSpec, Size, build
 from tespec.events.representations import REPRESENTATIONS, empty_pixel
-from tespec.models import Backbone, build_backbone
-from tespec.models.backbone import backbones
+from tespec.models.backbone import Backbone, backbones, build_backbone
 from tespec.models.layers import padded_size
 from tespec.weights.files import problem_of, read_recipe, read_tensors, write_weights
 from tespec.weights.formats import (
     HISTOGRAMS,
     REPEATED,
-    Converted,
+    Checkpoint,
     convert,
     original_format,
+    read_checkpoint,
     recognise,
-    stem_of,
 )
-from tespec.weights.released import IMAGENET_SIZE, LSTMS, PARTS, SWIN, TESPEC
+from tespec.weights.released import LSTMS, PARTS, SWIN, TESPEC
 
 DEFAULT_BINS = 10
 PREFIX = "timm:"
@@ -72,7 +71,6 @@ class WeightsReport:
 
     def facts(self) -> dict[str, Any]:
         """Facts about the weights for a record."""
-        names = ("source", "sha256", "coverage", "loaded", "format", "stem")
         published = original_format(self.recipe, self.format)
         seen = dict(published.seen)
         cell = self.recipe.get("cell", {})
@@ -80,7 +78,13 @@ class WeightsReport:
         is_own = cell.get("kind") == "pretraining" and cell.get("start") == OWN_WEIGHTS
         if is_own and (teacher := self.recipe["objective"].get("teacher")):
             seen["images"] = f"by its teacher, {teacher}"
-        return {name: getattr(self, name) for name in names} | {
+        return {
+            "source": self.source,
+            "sha256": self.sha256,
+            "coverage": self.coverage,
+            "loaded": self.loaded,
+            "format": self.format,
+            "stem": self.stem,
             "seen": seen,
             "doubt": published.doubt,
             "data_fingerprint": self.recipe.get("data_fingerprint", ""),
@@ -101,74 +105,70 @@ def random_parts(names: Sequence[str]) -> str:
 
 
 class MatchedState(NamedTuple):
-    """Tensors matched to a network's names, and problems that prevent loading.
-
-    The other fields are those of `WeightsReport`.
-    """
+    """Tensors matched to a network's names, and problems that prevent loading."""
 
     tensors: dict[str, Tensor]
-    adapted: tuple[str, ...]
-    random: tuple[str, ...]
-    unused: tuple[str, ...]
     problems: tuple[str, ...]
-    total: int
+    remedy: str
+    report: WeightsReport  # without name and hash of the file
 
-    def require_complete(self, where: object, remedy: str) -> None:
+    def require_complete(self, where: object) -> None:
         """Raise `UserError` with the first mismatches if the checkpoint does not fill the network.
 
         Args:
             where: file that the error names.
-            remedy: advice that the error gives.
         """
         if self.problems:
             more = f" (and {len(self.problems) - 3} more)" if len(self.problems) > 3 else ""
-            raise UserError(where, ", ".join(self.problems[:3]) + more, remedy)
+            raise UserError(where, ", ".join(self.problems[:3]) + more, self.remedy)
 
 
-def match_state(converted: Converted, network: Backbone, recipe: Mapping[str, Any]) -> MatchedState:
+def match_state(checkpoint: Checkpoint, network: Backbone) -> MatchedState:
     """Match a checkpoint with a network; nothing is loaded.
 
-    ConvLSTMs and necks stay randomly initialised if the file cannot hold any: its format has none,
-    or its recipe says that it was trained feed-forward. A network without them ignores those of a
-    file. All other tensors must match: leaving some out, such as the blocks of a deeper network,
-    would change the function that the weights compute.
+    The first convolution is repeated over more input channels if the format allows it, or if it was
+    trained on images here; otherwise channels and representation of the input must match. ConvLSTMs
+    and necks stay randomly initialised if the file cannot hold any: its format has none, or its
+    recipe says that it was trained feed-forward. A network without them ignores those of a file.
+    All other tensors must match: leaving some out, such as the blocks of a deeper network, would
+    change the function that the weights compute.
 
     Args:
-        converted: the checkpoint.
+        checkpoint: of any known format.
         network: target, which may be on the meta device.
-        recipe: recipe of the file.
     """
-    source = converted.tensors
+    recipe = checkpoint.recipe
+    file_format = checkpoint.format
+    source = dict(checkpoint.tensors)
     target = network.state_dict()
-    size = padded_size(*(recipe.get("sensor") or converted.format.sensor or IMAGENET_SIZE))
-    resized = network.resize(source, size)
-    lacks = {*converted.format.lacks, *([LSTMS] if recipe.get("recurrent") is False else [])}
+    lacks = {*file_format.lacks, *([LSTMS] if recipe.get("recurrent") is False else [])}
     lacks -= {part for part in PARTS if any(name.startswith(part) for name in source)}
+    stem = network.stem
+    stem_origin = "repeated" if recipe.get(REPEATED) else ""
+    channels = input_channels(source.get(stem))
     if network.new_stem:
-        if network.stem not in target:
+        if stem not in target:
             raise UserError(
                 f"--new-stem, backbone {network.name}",
                 "does not name its first convolution",
                 "set `stem` in its class",
             )
-        lacks.add(network.stem.removesuffix("weight"))
+        stem_origin = "new"
+        lacks.add(stem.removesuffix("weight"))
+    elif checkpoint.repeats and 0 < channels < network.in_channels:
+        stem_origin = "repeated"
+        # Not scaled down: the paper does not mention a scale (appendix C, "Recurrent Backbone").
+        copies = -(-network.in_channels // channels)
+        source[stem] = source[stem].repeat(1, copies, 1, 1)[:, : network.in_channels].contiguous()
+    resized = network.resize(source, padded_size(*checkpoint.size))
     random = [name for name in target if name.startswith(tuple(lacks))]
     checked = {
         name: problem_of(resized.get(name), tensor)
         for name, tensor in target.items()
         if name not in random
     }
-    stem = stem_of(source)
-    if stem in checked and source[stem].shape[1] != network.in_channels:
-        bins, odd = divmod(network.in_channels, 2)
-        needed = "images" if odd else f"negative and positive counts of {bins} bins"
-        if network.representation not in ("", "histogram"):
-            needed = network.representation
-        given = converted.format.input or "those of its training"
-        checked[stem] = (
-            f"takes {source[stem].shape[1]} channels ({given}), "
-            f"but this model {network.in_channels} ({needed})"
-        )
+    if channels and not stem_origin:
+        checked[stem] = _problem_of_input(checkpoint, channels, network) or checked[stem]
     matched = {name: resized[name] for name, problem in checked.items() if not problem}
     unused = sorted(source.keys() - target.keys())
     problems = [f"{name} {problem}" for name, problem in checked.items() if problem]
@@ -178,16 +178,48 @@ def match_state(converted: Converted, network: Backbone, recipe: Mapping[str, An
         for name in unused
         if not name.startswith(ignored)
     ]
-    adapted = [name for name, tensor in matched.items() if tensor is not source[name]]
-    repeated = [name for name in converted.repeated if name in matched]
-    return MatchedState(
-        matched,
-        adapted=(*repeated, *adapted),
-        random=tuple(random),
-        unused=(*unused, *converted.unused),
-        problems=tuple(problems),
-        total=len(target),
+    networks = [recipe["backbone"]] if "backbone" in recipe else file_format.networks
+    remedy = (
+        f"the file is {file_format.title}, for --backbone {' or '.join(networks) or 'any'}; give "
+        f"weights of backbone {network.name!r}, recurrent={network.recurrent}, or --new-stem if "
+        "only the input differs"
     )
+    report = WeightsReport(
+        source="",
+        sha256="",
+        loaded=len(matched),
+        total=len(target),
+        adapted=tuple(
+            name
+            for name, tensor in matched.items()
+            if tensor is not checkpoint.tensors[name] or (name == stem and stem_origin)
+        ),
+        unused=(*unused, *checkpoint.unused),
+        recipe=recipe,
+        format=file_format.name,
+        random=tuple(random),
+        stem=stem_origin,
+    )
+    return MatchedState(matched, tuple(problems), remedy, report)
+
+
+def _problem_of_input(checkpoint: Checkpoint, channels: int, network: Backbone) -> str:
+    """Describe how channels or representation differ from the network's input; "" if they match."""
+    trained = checkpoint.representation
+    takes = network.representation or trained
+    if checkpoint.repeats and trained == "histogram":  # images have no representation of events
+        takes = trained
+    if (channels, trained) == (network.in_channels, takes):
+        return ""
+    given = f"representation {trained}" if trained else "an input that no public code makes"
+    given += f" ({checkpoint.format.input or 'see its recipe'})"
+    needed = f"{network.in_channels} of representation {network.representation or 'any'}"
+    return f"takes {channels} channels of {given}, but this model {needed}"
+
+
+def input_channels(kernel: Tensor | None) -> int:
+    """Number of input channels of a convolution (out, in, h, w); 0 for anything else."""
+    return kernel.shape[1] if kernel is not None and kernel.ndim == 4 else 0
 
 
 def load_backbone(backbone: Backbone, path: Path) -> WeightsReport:
@@ -201,8 +233,7 @@ def load_backbone(backbone: Backbone, path: Path) -> WeightsReport:
         UserError: the file is unreadable, of an unknown format, or does not match; the backbone is
             then unchanged.
     """
-    tensors, recipe = read_tensors(path)
-    return _load(backbone, path, tensors, recipe)
+    return _load(backbone, read_checkpoint(path), path)
 
 
 def load_finetuned_backbone(backbone: Backbone, path: Path) -> WeightsReport:
@@ -217,63 +248,27 @@ def load_finetuned_backbone(backbone: Backbone, path: Path) -> WeightsReport:
     """
     tensors, recipe = read_tensors(path)
     if RUN not in recipe:
-        what = "holds no network that this version fine-tuned"
-        raise UserError(path, what, "give the model.safetensors of a run")
-    prefix = "backbone."
+        raise UserError(
+            path,
+            "holds no network that this version fine-tuned",
+            "give the model.safetensors of a run",
+        )
     of_backbone = {
-        name.removeprefix(prefix): tensor
+        name.removeprefix("backbone."): tensor
         for name, tensor in tensors.items()
-        if name.startswith(prefix)
+        if name.startswith("backbone.")
     }
     facts = {name: value for name, value in recipe.items() if name != "kind"}
     facts |= {name: recipe[RUN].get(name) for name in ("cell", "seed")}
-    return _load(backbone, path, of_backbone, facts | {"sensor": histograms_of(recipe, path).size})
+    facts["sensor"] = histograms_of(recipe, path).size
+    return _load(backbone, convert(of_backbone, facts, path), path)
 
 
-def _load(
-    backbone: Backbone, path: Path, tensors: Mapping[str, Tensor], recipe: dict[str, Any]
-) -> WeightsReport:
-    converted = convert(tensors, backbone.in_channels, where=path, recipe=recipe)
-    stem = "new" if backbone.new_stem else "repeated" if converted.repeated else ""
-    if not stem:
-        _require_input(backbone, converted, path)
-    matched = match_state(converted, backbone, recipe)
-    written = f"written for backbone {recipe.get('backbone')!r}"
-    matched.require_complete(
-        path,
-        f"the file is {written if 'backbone' in recipe else converted.format.title}; "
-        f"give weights of backbone {backbone.name!r}, recurrent={backbone.recurrent}, or "
-        "--new-stem if only the input channels differ",
-    )
+def _load(backbone: Backbone, checkpoint: Checkpoint, path: Path) -> WeightsReport:
+    matched = match_state(checkpoint, backbone)
+    matched.require_complete(path)
     backbone.load_state_dict(backbone.state_dict() | matched.tensors)
-    return WeightsReport(
-        path.name,
-        sha256_of(path),
-        loaded=len(matched.tensors),
-        total=matched.total,
-        adapted=matched.adapted,
-        unused=matched.unused,
-        recipe=recipe,
-        format=converted.format.name,
-        random=matched.random,
-        stem=stem,
-    )
-
-
-def _require_input(backbone: Backbone, converted: Converted, path: Path) -> None:
-    """Refuse weights that were trained on another representation of events than the network's."""
-    trained = converted.representation
-    if trained is None or backbone.representation in ("", trained):
-        return
-    what = f"was trained on representation {trained}, but this run has {backbone.representation}"
-    remedy = f"set representation={trained}, or give --new-stem"
-    networks = converted.format.networks
-    if trained and networks and backbone.name not in networks:
-        remedy = f"give --backbone {' or '.join(networks)}"
-    if not trained:
-        what = f"was trained on an input that no public code makes ({converted.format.input})"
-        remedy = "give --new-stem to train a new first convolution with another input"
-    raise UserError(path, what, remedy)
+    return replace(matched.report, source=path.name, sha256=sha256_of(path))
 
 
 def read_backbone(path: Path, size: Size | None = None) -> Backbone:
@@ -287,35 +282,19 @@ def read_backbone(path: Path, size: Size | None = None) -> Backbone:
     Raises:
         UserError: the file is unreadable, of an unknown format, or incomplete.
     """
-    recipe = read_recipe(path)
-    if recipe:
-        tensors = None
-    else:
-        contents = inspect(path, sensor=size)
-        if contents.converted.format is TESPEC:
-            raise UserError(path, "holds no recipe", "convert it with `tespec weights convert`")
-        tensors, recipe = rewrite(contents)
-    needed = ("backbone", "sensor", "recurrent", "bins")
-    if missing := [name for name in needed if name not in recipe]:
-        what = f"its recipe lacks {missing[0]}"
-        raise UserError(path, what, "convert it with `tespec weights convert`")
-    backbone = build_backbone(
-        recipe["backbone"],
-        recipe["recurrent"],
-        recipe["bins"],
-        padded_size(*(size or recipe["sensor"])),
-        recipe.get("in_channels"),
-    )
-    trained = recipe.get(HISTOGRAMS) or {}
-    representation = trained.get("representation", original_format(recipe).representation)
-    if representation in REPRESENTATIONS:
+    contents = inspect(path, sensor=size)
+    checkpoint = contents.checkpoint
+    needed = ("backbone", "sensor", "recurrent", "bins") if checkpoint.format is TESPEC else ()
+    if missing := [name for name in needed if name not in checkpoint.recipe]:
+        raise UserError(
+            path, f"its recipe lacks {missing[0]}", "convert it with `tespec weights convert`"
+        )
+    backbone = contents.network(contents.settings["recurrent"])
+    if checkpoint.representation in REPRESENTATIONS:
         # A recipe has no bins of voxels: each is a channel.
-        pixel = empty_pixel(representation, backbone.in_channels)
+        pixel = empty_pixel(checkpoint.representation, backbone.in_channels)
         backbone.empty_pixel = torch.tensor(pixel[: backbone.in_channels])
-    if tensors is None:
-        load_backbone(backbone, path)
-    else:
-        backbone.load_state_dict(backbone.state_dict() | tensors)
+    _load(backbone, checkpoint, path)
     return backbone.eval()
 
 
@@ -348,15 +327,12 @@ class PretrainingData(NamedTuple):
 def pretraining_data_of(path: Path) -> PretrainingData:
     """Find the data that weights were pre-trained on, from the file's recipe or original format."""
     recipe = read_recipe(path)
-    if recipe.get("data"):
-        is_sample = recipe["data"] == "sample"
-        return PretrainingData(
-            str(recipe.get("dataset", "") if is_sample else recipe["data"]), is_sample
-        )
+    if recipe.get("data") == "sample":
+        return PretrainingData(str(recipe.get("dataset", "")), sample=True)
     if recipe:
-        return PretrainingData(original_format(recipe).data)
-    checkpoint_format = recognise(read_tensors(path)[0])[1]
-    return PretrainingData(checkpoint_format.data if checkpoint_format else "")
+        return PretrainingData(str(recipe.get("data") or original_format(recipe).data))
+    file_format = recognise(read_tensors(path)[0])[1] or TESPEC
+    return PretrainingData(file_format.data)
 
 
 def require_same_labels(
@@ -382,79 +358,70 @@ def require_same_labels(
 
 
 class InspectedFile(NamedTuple):
-    """Contents of a weights file, and how they match the networks of their architecture."""
+    """A weights file, and the settings of the network that it holds."""
 
     path: Path
-    sha256: str
-    tensors: dict[str, Tensor]
-    recipe: dict[str, Any]
-    converted: Converted
-    backbone: str | None  # recognised by its first convolution, None if unknown
-    compared: str  # the same, or another of its format
-    settings: dict[str, Any]  # settings of the network that `rewrite` writes, for a recipe
-    # with the network of this architecture, "recurrent" and "feed-forward"
-    matches: dict[str, MatchedState]
+    checkpoint: Checkpoint
+    settings: dict[str, Any]  # for a recipe: backbone, sensor, recurrent, bins, in_channels
+
+    def network(self, recurrent: bool) -> Backbone:
+        """Build the network, with or without ConvLSTMs, randomly initialised."""
+        settings = self.settings
+        size = padded_size(*settings["sensor"])
+        return build_backbone(
+            settings["backbone"], recurrent, settings["bins"], size, settings["in_channels"]
+        )
+
+    def match(self, recurrent: bool) -> MatchedState:
+        """Match the file with its network, with or without ConvLSTMs."""
+        with torch.device("meta"):  # initialisation draws no numbers
+            network = self.network(recurrent)
+        return match_state(self.checkpoint, network)
 
 
 def inspect(
     path: Path, bins: int | None = None, sensor: tuple[int, int] | None = None
 ) -> InspectedFile:
-    """Read a weights file and match it with the networks of its architecture.
+    """Read a weights file and find the network that it holds.
 
     Args:
         path: file of weights.
-        bins: time bins of the networks; default: the recipe's, else 10.
-        sensor: (rows, columns) in px of their input; default: the recipe's, else the format's.
+        bins: time bins of the network; default: the recipe's, else 10.
+        sensor: (rows, columns) in px of its input; default: the recipe's, else the format's.
 
     Raises:
         UserError: the file is unreadable or of an unknown format.
     """
-    tensors, recipe = read_tensors(path)
-    file_bins = recipe.get("bins", DEFAULT_BINS)
-    channels = 2 * bins if bins else recipe.get("in_channels") or 2 * file_bins
-    converted = convert(tensors, channels, where=path, recipe=recipe)
-    stem = stem_of(converted.tensors)
-    if stem and not bins and not recipe:
-        channels = converted.tensors[stem].shape[1]
-        file_bins = max(1, channels // 2)
-    backbone = recipe.get("backbone") or _name_of(converted, stem)
-    compared = backbone or (converted.format.networks or SWIN)[0]
-    sensor = sensor or recipe.get("sensor") or converted.format.sensor or IMAGENET_SIZE
-    has_lstms = any(name.startswith(LSTMS) for name in converted.tensors)
-    matches = {}
-    for name, recurrent in (("recurrent", True), ("feed-forward", False)):
-        network = _empty(compared, recurrent, channels, padded_size(*sensor))
-        matches[name] = match_state(converted, network, recipe)
+    checkpoint = read_checkpoint(path)
+    recipe = checkpoint.recipe
+    name = recipe.get("backbone") or _name_of(checkpoint)
+    n_bins = bins or recipe.get("bins", DEFAULT_BINS)
+    channels = 2 * n_bins if bins else recipe.get("in_channels") or 2 * n_bins
+    if not bins and not recipe:
+        of_file = input_channels(checkpoint.tensors.get(backbones()[name].stem))
+        channels = max(channels, of_file) if checkpoint.repeats else of_file
+        n_bins = max(1, channels // 2)
+    has_lstms = any(name.startswith(LSTMS) for name in checkpoint.tensors)
     settings = {
-        "backbone": backbone,
-        "sensor": list(sensor),
+        "backbone": name,
+        "sensor": list(sensor or checkpoint.size),
         "recurrent": recipe.get("recurrent", has_lstms),
-        "bins": bins or file_bins,
+        "bins": n_bins,
         "in_channels": channels,
     }
-    return InspectedFile(
-        path, sha256_of(path), tensors, recipe, converted, backbone, compared, settings, matches
-    )
+    return InspectedFile(path, checkpoint, settings)
 
 
-def _name_of(converted: Converted, stem: str | None) -> str | None:
-    """Backbone of the format whose first convolution has this shape, but for channels, or None."""
-    for name in converted.format.networks or backbones():
-        if stem == backbones()[name].stem:
-            kernel = _empty(name, False).state_dict()[stem][:, 0]
-            if kernel.shape == converted.tensors[stem][:, 0].shape:
+def _name_of(checkpoint: Checkpoint) -> str:
+    """Backbone of the format whose first convolution has this shape, but for channels."""
+    for name in checkpoint.format.networks or backbones():
+        stem = backbones()[name].stem
+        if channels := input_channels(checkpoint.tensors.get(stem)):
+            with torch.device("meta"):
+                network = build_backbone(name, False, DEFAULT_BINS, (32, 32), channels)
+            if network.state_dict()[stem].shape == checkpoint.tensors[stem].shape:
                 return name
-    return None
-
-
-def _empty(
-    name: str,
-    recurrent: bool,
-    channels: int = 2 * DEFAULT_BINS,
-    size: tuple[int, int] = IMAGENET_SIZE,
-) -> Backbone:
-    with torch.device("meta"):  # initialisation draws no numbers
-        return build_backbone(name, recurrent, DEFAULT_BINS, size, channels)
+    return (checkpoint.format.networks or SWIN)[0]
 
 
 def rewrite(contents: InspectedFile) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -466,24 +433,22 @@ def rewrite(contents: InspectedFile) -> tuple[dict[str, Tensor], dict[str, Any]]
     Raises:
         UserError: no architecture matches, or tensors are missing.
     """
-    if contents.backbone is None:
-        raise UserError(
-            contents.path,
-            "its first layer has the shape of no backbone here",
-            "use a checkpoint in a format listed in docs/weights.md",
-        )
-    matched = contents.matches["recurrent" if contents.settings["recurrent"] else "feed-forward"]
-    file_format = contents.converted.format
-    remedy = f"the file is {file_format.title}; {contents.backbone} needs all its tensors"
-    matched.require_complete(contents.path, remedy)
-    source = {"file": contents.path.name, "format": file_format.name, "sha256": contents.sha256}
-    recipe = (contents.recipe or {"source": source}) | contents.settings
-    if contents.converted.repeated:
+    path, checkpoint, settings = contents
+    matched = contents.match(settings["recurrent"])
+    matched.require_complete(path)
+    tensors = matched.tensors
+    if settings["sensor"] == list(checkpoint.size):
+        # Positions are resampled only when the file is loaded. Those of 14 px patches would be here
+        # too, since inputs are padded to multiples of 32 px.
+        positions = {*matched.report.adapted} - {backbones()[settings["backbone"]].stem}
+        tensors |= {name: checkpoint.tensors[name] for name in positions}
+    source = {"file": path.name, "format": checkpoint.format.name, "sha256": sha256_of(path)}
+    recipe = (checkpoint.recipe or {"source": source}) | settings
+    if matched.report.stem:
         recipe[REPEATED] = True
     if recipe.get(HISTOGRAMS):
-        changed = {"bins": recipe["bins"], "size": recipe["sensor"]}
-        recipe[HISTOGRAMS] = recipe[HISTOGRAMS] | changed
-    return matched.tensors, recipe
+        recipe[HISTOGRAMS] = recipe[HISTOGRAMS] | {"bins": recipe["bins"], "size": recipe["sensor"]}
+    return tensors, recipe
 
 
 def timm_state(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -518,19 +483,17 @@ def fetch(checkpoint: Path | None) -> Path | None:
         return checkpoint
     name = str(checkpoint).removeprefix(PREFIX)
     path = cache_root() / "weights" / f"{name.replace('/', '_')}.safetensors"
-    if path.is_file():
-        return path
-    import timm
+    if not path.is_file():
+        import timm
 
-    where = f"--checkpoint {checkpoint}"
-    if not timm.is_model_pretrained(name):
-        raise UserError(
-            where, "timm has no such weights", "choose NAME from timm.list_pretrained()"
-        )
-    try:
-        network = timm.create_model(name, pretrained=True, num_classes=0)
-    except Exception as error:  # exception types differ between versions of the hub's client
-        what = f"cannot be fetched ({type(error).__name__})"
-        raise UserError(where, what, "download the file elsewhere and give its path") from error
-    write_weights(path, network.state_dict(), {})
+        where = f"--checkpoint {checkpoint}"
+        if not timm.is_model_pretrained(name):
+            what = "timm has no such weights"
+            raise UserError(where, what, "choose NAME from timm.list_pretrained()")
+        try:
+            network = timm.create_model(name, pretrained=True, num_classes=0)
+        except Exception as error:  # exception types differ between versions of the hub's client
+            what = f"cannot be fetched ({type(error).__name__})"
+            raise UserError(where, what, "download the file elsewhere and give its path") from error
+        write_weights(path, network.state_dict(), {})
     return path

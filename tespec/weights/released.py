@@ -40,11 +40,6 @@ EVENTPRETRAIN = r"(?:pretrain_encoder|backbone)\."
 RVT = r"(?:mdl\.)?(?:backbone\.)?stages\.(\d)\."
 
 
-def unchanged(tensors: Tensors) -> Tensors:
-    """Return the tensors as they are."""
-    return tensors
-
-
 def downsample_at_start(tensors: Tensors) -> Tensors:
     """Rename downsampling at the end of a stage (Microsoft) to the start of the next (timm 0.8).
 
@@ -65,10 +60,9 @@ def downsample_at_start(tensors: Tensors) -> Tensors:
 
 def add_counters(tensors: Tensors) -> Tensors:
     """Add the counters of batch normalisation, 0, which files from before torch 0.4.1 lack."""
-    for name in [name for name in tensors if name.endswith("running_mean")]:
-        counter = name.replace("running_mean", "num_batches_tracked")
-        tensors.setdefault(counter, torch.zeros((), dtype=torch.int64))
-    return tensors
+    means = [name for name in tensors if name.endswith("running_mean")]
+    counters = [name.replace("running_mean", "num_batches_tracked") for name in means]
+    return dict.fromkeys(counters, torch.zeros((), dtype=torch.int64)) | tensors
 
 
 def split_tokens(tensors: Tensors) -> Tensors:
@@ -134,7 +128,7 @@ class CheckpointFormat:
     renames: tuple[Rename, ...]
     # backbones that it may hold, distinguished by the shape of the first convolution; (): any
     networks: tuple[str, ...] = ()
-    adapt: Callable[[Tensors], Tensors] = unchanged  # changes the renamed tensors
+    adapt: Callable[[Tensors], Tensors] = dict  # changes the renamed tensors; dict: not at all
     lacks: tuple[str, ...] = (LSTMS, NECKS)  # parts that it cannot hold
     # whether its first convolution is repeated over more input channels, as in the paper's
     # comparison; otherwise the channels must match
@@ -153,28 +147,20 @@ class CheckpointFormat:
 
     def facts(self) -> dict[str, str]:
         """What users should know besides the tensors, by title; without what is not known."""
-        titles = ("input", "settings", "assumed", "seen", "licence", "source")
-        seen = ", ".join(f"{kind} ({which})" for kind, which in self.seen.items())
-        facts = {title: getattr(self, title) for title in titles} | {"seen": seen}
+        facts = {
+            "input": self.input,
+            "settings": input_settings(next(iter(self.networks), "")),
+            "assumed": self.assumed,
+            "seen": ", ".join(f"{kind} ({which})" for kind, which in self.seen.items()),
+            "licence": self.licence,
+            "source": self.source,
+        }
         return {title: text for title, text in facts.items() if text}
 
     @property
     def doubt(self) -> str:
         """Doubt about the layout: "file not confirmed", "layout second-hand", or "" for none."""
         return "" if self.source in ("", AUTHORS) else self.source.partition(":")[0]
-
-    @property
-    def settings(self) -> str:
-        """Settings of a run whose backbone is given this input, if it has some of its own."""
-        return input_settings(next(iter(self.networks), ""))
-
-
-@dataclass(frozen=True)
-class Refused:
-    """A known network that cannot be loaded."""
-
-    mark: str  # pattern of a tensor name
-    reason: str
 
 
 TESPEC = CheckpointFormat(
@@ -426,45 +412,29 @@ FORMATS = (
 )
 
 SWAPPED = "; the links of DeiT-S and Swin-T in MoBY's README are swapped"
-# Networks that are refused: the first match applies.
-REFUSED = (
-    Refused(
-        r"(.*\.)?(swin_block|conv_block\w*)\.\d+\..*",
-        "is EventPretrain's Swin or ConvViT, whose blocks have a different layout",
-    ),
-    Refused(
-        r"(.*\.)?temporal_block\d\..*", "is STP's stem for a frozen image network, not a backbone"
-    ),
-    Refused(r"student\.backbone\.blocks\..*", "is ECDDP's ViT-S, whose code was not released"),
-    Refused(
-        rf"encoder\.{QKV}",
-        "holds a Swin Transformer as its encoder, but no key that identifies the method",
-    ),
-    Refused(rf"encoder\.{VIT_QKV}", f"is MoBY's DeiT-S{SWAPPED}"),
-    Refused(r"codebook\.weight", "is MEM's tokenizer, an autoencoder, not a backbone"),
-    Refused(rf"(.*\.)?(event|rgb)_{VIT_QKV}", "is CM3AE's pair of ViTs for events and frames"),
-    Refused(
-        r"(.*\.)?(win_attn|grid_attn)\.qkv\.weight",
-        "is SAST's detector, whose sparse attention has operators of its own",
-    ),
-    Refused(
-        r"(.*\.)?stages\.\d\.downsample_cf2cl\..*",
-        "has RVT's stem, but other blocks, such as those of SMamba",
-    ),
-    Refused(r"(.*\.)?unetrecurrent\..*", "is E2VID's network, as in OpenESS, not a backbone"),
-    Refused(
-        r"(.*\.)?visual\.transformer\.resblocks\..*",
-        "is CLIP's image encoder, as in EventCLIP and EventBind",
-    ),
-    Refused(
-        rf"(?!.*layers[._]\d)(.*\.)?{VIT_QKV}",
-        f"is a vision transformer without stages (ViT, DeiT) of no known publication{SWAPPED}",
-    ),
-    Refused(r".*\.attn\.w_msa\..*", "is OpenMMLab's Swin Transformer, whose channel order differs"),
-    Refused(
-        r"(swin\.)?encoder\.layers\..*", "is a Swin Transformer of Hugging Face's transformers"
-    ),
-)
+# Reasons why known networks are refused, by a pattern of a tensor name; the first match applies.
+REFUSED = {
+    r"(.*\.)?(swin_block|conv_block\w*)\.\d+\..*": "is EventPretrain's Swin or ConvViT, whose "
+    "blocks have a different layout",
+    r"(.*\.)?temporal_block\d\..*": "is STP's stem for a frozen image network, not a backbone",
+    r"student\.backbone\.blocks\..*": "is ECDDP's ViT-S, whose code was not released",
+    rf"encoder\.{QKV}": "holds a Swin Transformer as its encoder, but no key that identifies the "
+    "method",
+    rf"encoder\.{VIT_QKV}": f"is MoBY's DeiT-S{SWAPPED}",
+    r"codebook\.weight": "is MEM's tokenizer, an autoencoder, not a backbone",
+    rf"(.*\.)?(event|rgb)_{VIT_QKV}": "is CM3AE's pair of ViTs for events and frames",
+    r"(.*\.)?(win_attn|grid_attn)\.qkv\.weight": "is SAST's detector, whose sparse attention has "
+    "operators of its own",
+    r"(.*\.)?stages\.\d\.downsample_cf2cl\..*": "has RVT's stem, but other blocks, such as those "
+    "of SMamba",
+    r"(.*\.)?unetrecurrent\..*": "is E2VID's network, as in OpenESS, not a backbone",
+    r"(.*\.)?visual\.transformer\.resblocks\..*": "is CLIP's image encoder, as in EventCLIP and "
+    "EventBind",
+    rf"(?!.*layers[._]\d)(.*\.)?{VIT_QKV}": "is a vision transformer without stages (ViT, DeiT) of "
+    f"no known publication{SWAPPED}",
+    r".*\.attn\.w_msa\..*": "is OpenMMLab's Swin Transformer, whose channel order differs",
+    r"(swin\.)?encoder\.layers\..*": "is a Swin Transformer of Hugging Face's transformers",
+}
 # No file of these is recognised.
 UNAVAILABLE = {
     "Hyper-RED": "no public weights or code",

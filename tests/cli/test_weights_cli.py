@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 import tespec
 from tespec.core.files import sha256_of
 from tespec.models import EventResNet, EventSwin
-from tespec.weights.files import read_weights, write_weights
+from tespec.weights.files import read_tensors, write_weights
 
 RECIPE = {
     "backbone": "swin_micro",
@@ -41,7 +41,7 @@ def test_inspect_shows_the_format_the_parts_and_which_networks_it_fills(own, tmp
     half, gone, tensors = (
         tmp_path / "half.safetensors",
         "swin.layers.1.downsample.norm.bias",
-        read_weights(own)[0],
+        read_tensors(own)[0],
     )
     del tensors[gone]
     write_weights(half, tensors, RECIPE)
@@ -56,7 +56,7 @@ def test_to_timm_and_back(own, tmp_path, call):
     code, out, _ = call("weights", "convert", own, plain, "--to", "timm")
     assert (code, "not written, as timm has no ConvLSTMs or necks: 8 tensors" in out) == (0, True)
     assert call("weights", "convert", plain, back, "--sensor", "150x90")[0] == 0
-    tensors, recipe = read_weights(back)
+    tensors, recipe = read_tensors(back)
     assert (recipe["recurrent"], recipe["sensor"], recipe["backbone"]) == (
         False,
         [90, 150],
@@ -67,7 +67,7 @@ def test_to_timm_and_back(own, tmp_path, call):
         "format": "swin-timm",
         "sha256": sha256_of(plain),
     }
-    before, _ = read_weights(own)
+    before, _ = read_tensors(own)
     assert all(torch.equal(tensor, before[name]) for name, tensor in tensors.items())
     assert not tespec.load(back).recurrent
 

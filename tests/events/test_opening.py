@@ -1,7 +1,5 @@
 """Opening recordings: stores are memory-mapped, small recordings loaded, large ones packed."""
 
-import doctest
-import importlib
 import json
 import os
 import pickle
@@ -350,14 +348,3 @@ def test_bad_files_are_refused(tmp_path, name):
     path = tmp_path / f"recording ü {name}"
     make(path)
     assert_refused(path, message)
-
-
-MODULES = ("tespec.events.histogram", "tespec.events.intensity", "tespec.events.opening")
-
-
-@pytest.mark.parametrize("name", MODULES)
-def test_the_examples_of_a_module_run(monkeypatch, name):
-    monkeypatch.chdir(REAL.parents[1])
-    results = doctest.testmod(importlib.import_module(name))
-    assert results.attempted > 0
-    assert results.failed == 0

@@ -33,7 +33,7 @@ from tespec.pretraining.method import open_pretraining
 from tespec.runs.data import Data, settings_of
 from tespec.tasks import build_task
 from tespec.tasks.base import Task
-from tespec.weights.files import read_weights, write_weights
+from tespec.weights.files import read_tensors, write_weights
 from tespec.weights.load import histograms_of
 
 BIAS = "head.conv_seg.bias"
@@ -79,7 +79,7 @@ def test_a_loaded_network_predicts_what_the_trained_one_predicted(tiny_world, tm
 
 def test_files_that_are_not_whole_are_refused(tiny_world, tmp_path):
     path, _, _ = written(tiny_world, tmp_path, "ddd17")
-    tensors, recipe = read_weights(path)
+    tensors, recipe = read_tensors(path)
     other = tmp_path / "other.safetensors"
     for change, message in (
         (lambda t, _: t.pop("head.conv_seg.weight"), "head.conv_seg.weight is missing"),

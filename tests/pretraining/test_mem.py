@@ -30,7 +30,7 @@ from tespec.runs.data import Data
 from tespec.runs.identity import required_settings
 from tespec.runs.pretrain import pretrain
 from tespec.runs.validation import validate
-from tespec.weights.files import read_weights
+from tespec.weights.files import read_tensors
 
 
 def tokenizer(**changes):
@@ -182,7 +182,7 @@ def test_the_tokenizer_is_pre_trained_first_and_stays_as_it_is(tiny_world, tmp_p
     model = network(tokenizer=own("mem-tokenizer", "sample", tokens=16))
     model.load_required(first.weights)
     torch.testing.assert_close(
-        dict(model.tokenizer.state_dict()), read_weights(first.weights)[0], rtol=0, atol=0
+        dict(model.tokenizer.state_dict()), read_tensors(first.weights)[0], rtol=0, atol=0
     )
     assert not any(each.requires_grad for each in model.tokenizer.parameters())
 

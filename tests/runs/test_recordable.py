@@ -12,7 +12,7 @@ from torch import nn
 from tespec.core.errors import UserError
 from tespec.runs.run import require_recordable
 from tespec.training.checkpoint import require_space, save_checkpoint
-from tespec.weights.files import read_weights, write_weights
+from tespec.weights.files import read_tensors, write_weights
 
 
 class Tied(nn.Module):
@@ -44,7 +44,7 @@ def test_tied_weights_are_accepted_and_saved_and_nothing_is_left(tmp_path):
     assert list(tmp_path.iterdir()) == []
     state = Tied().state_dict()
     write_weights(tmp_path / "x", state, {})
-    tensors, _ = read_weights(tmp_path / "x")
+    tensors, _ = read_tensors(tmp_path / "x")
     assert all(torch.equal(tensors[name], values) for name, values in state.items())
 
 

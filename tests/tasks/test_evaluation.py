@@ -49,14 +49,27 @@ def numbers_of(prediction):
     )
 
 
-@pytest.mark.parametrize("name", ["ddd17", "mvsec", "gen1"])
+CARRIED = "state carried through the complete recording"
+RESET = "state reset at the start of a clip of 3 windows that ends at the label"
+
+
+@pytest.mark.parametrize(
+    ("name", "sampling", "clip", "described"),
+    [
+        ("ddd17", "mixed", None, CARRIED),
+        ("mvsec", "random", 3, RESET),
+        ("gen1", "stream", None, CARRIED),
+    ],
+)
 @torch.no_grad()
-def test_workers_and_lanes_change_no_prediction(tiny_world, name, monkeypatch):
+def test_workers_and_lanes_change_no_prediction(
+    tiny_world, name, sampling, clip, described, monkeypatch
+):
     data = Data(tiny_world / name, "sample")
     scorers = {}
     predictions = {}
     for workers, lanes in ((0, 1), (0, 3), (2, 3)):
-        changes = ["segments=3", f"evaluation_lanes={lanes}"]
+        changes = ["segments=3", f"sampling={sampling}", f"evaluation_lanes={lanes}"]
         task = build_task(settings_of(data, name, "recurrent", None, changes), data.root)
         # A few windows after the first 0.5 s, since earlier boxes are not scored.
         task.scored = [
@@ -64,6 +77,8 @@ def test_workers_and_lanes_change_no_prediction(tiny_world, name, monkeypatch):
         ]
         torch.manual_seed(0)
         model = task.model().eval()
+        for memory in model.backbone.lstms.parameters():
+            memory.mul_(4)  # an untrained ConvLSTM has little effect
         if name == "gen1":  # so that an untrained network finds boxes
             for conv in (*model.head.multi_level_conv_cls, *model.head.multi_level_conv_obj):
                 conv.bias.zero_()
@@ -76,7 +91,8 @@ def test_workers_and_lanes_change_no_prediction(tiny_world, name, monkeypatch):
         }
     assert scorers[0, 3].overall().metrics() == scorers[2, 3].overall().metrics()
     assert scorers[0, 3].by("recording") == scorers[2, 3].by("recording")
-    expected = predicted_one_by_one(task, model)
+    assert task.protocol()["events"].endswith(described)
+    expected = predicted_one_by_one(task, model, clip)
     assert any(numbers_of(prediction).size for prediction in expected.values())
     assert all(by_label.keys() == expected.keys() for by_label in predictions.values())
     for key, prediction in expected.items():
@@ -90,35 +106,6 @@ def test_workers_and_lanes_change_no_prediction(tiny_world, name, monkeypatch):
             assert name == "ddd17" or (
                 len(predicted) == len(numbers) and np.allclose(predicted, numbers, rtol=1e-3)
             )
-
-
-@torch.no_grad()
-@pytest.mark.slow
-def test_what_is_trained_on_clips_is_evaluated_on_clips(tiny_world):
-    data, scores = Data(tiny_world / "mvsec", "sample"), {}
-    carried = "carried through the complete recording"
-    of_clips = "reset at the start of a clip of 3 windows that ends at the label"
-    for sampling, words in (("mixed", carried), ("stream", carried), ("random", of_clips)):
-        settings = settings_of(
-            data, "mvsec", "recurrent", None, [f"sampling={sampling}", "segments=3", "batch_size=2"]
-        )
-        task = build_task(settings, data.root)
-        torch.manual_seed(0)
-        model = task.model().eval()
-        for memory in model.backbone.lstms.parameters():
-            memory.mul_(4)  # an untrained ConvLSTM has little effect
-        scores[sampling] = task.evaluate(model, CPU).overall().metrics()
-        scorer, alone = (
-            task.scorer(),
-            predicted_one_by_one(task, model, 3 if sampling == "random" else None),
-        )
-        for (number, label), prediction in alone.items():
-            recording = task.scored[number]
-            task.score(scorer, prediction, recording.labels[label], recording, label)
-        assert scores[sampling] == pytest.approx(scorer.overall().metrics(), rel=1e-3)
-        assert task.protocol()["events"] == f"all events since the previous label, state {words}"
-    assert scores["mixed"] == scores["stream"]
-    assert scores["mixed"]["abs"] != pytest.approx(scores["random"]["abs"], rel=1e-4)
 
 
 @pytest.mark.parametrize(("factor", "limits"), [(1, (60, 20)), (2, (30, 10))])

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from loss_cases import CASES
-from torch.nn.functional import cross_entropy
 from torchvision.ops import box_iou
 
 from tespec.core.boxes import Boxes
@@ -14,12 +13,9 @@ from tespec.core.errors import UserError
 from tespec.models import EventSwin
 from tespec.registry import TASKS
 from tespec.tasks.depth import (
-    SOBEL,
     DepthHead,
     DepthModel,
     DepthTask,
-    gradient_loss,
-    scale_invariant_loss,
     to_metres,
 )
 from tespec.tasks.detection import DetectionHead, DetectionModel
@@ -28,7 +24,6 @@ from tespec.tasks.segmentation import (
     SegmentationHead,
     SegmentationModel,
     SegmentationTTA,
-    dice_loss,
 )
 
 HEIGHT, WIDTH = 50, 70
@@ -164,18 +159,6 @@ def test_lanes_that_start_afresh_forget_and_the_others_do_not():
     assert len(set(losses)) == 3
 
 
-def test_the_loss_of_segmentation_is_cross_entropy_plus_dice_of_the_labelled_segments():
-    model, batch = case("segmentation")
-    batch["labels"][..., :5, :] = 255
-    losses, _ = model.eval().loss(batch, None)
-    logits = predicted(model, batch, batch["label_position"])
-    expected = cross_entropy(logits, batch["labels"].long(), ignore_index=255)
-    torch.testing.assert_close(losses["loss_ce"], expected, rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(
-        losses["loss_dice"], dice_loss(logits, batch["labels"]), rtol=1e-5, atol=1e-6
-    )
-
-
 def test_flip_is_the_mean_with_the_mirrored_image():
     model, batch = case("segmentation")
     straight, mirrored = (
@@ -202,48 +185,6 @@ def test_views_at_scales_are_symmetric_carry_their_own_state_and_share_the_head(
     for parameter in model.head.conv_seg.parameters():
         torch.nn.init.zeros_(parameter)
     assert not views.predict(histograms, None, ends)[0].any()
-
-
-@pytest.mark.parametrize(("share", "scales"), [(0.5, 3), (1.0, 4)])
-def test_losses_of_depth_are_those_of_a_plain_loop(share, scales):
-    rng = np.random.default_rng(scales)
-    difference, valid = rng.normal(size=(3, 25, 34)), rng.random((3, 25, 34)) < 0.6
-    valid[1] = False
-    maps = [image[counts] for image, counts in zip(difference, valid, strict=True)]
-    si = np.mean([np.mean(d**2) - share * np.mean(d) ** 2 if d.size else 0.0 for d in maps])
-    total, count, kernel = 0.0, 0, np.array(SOBEL)
-    for size in (1, 2, 4, 8)[:scales]:
-        rows, columns = 25 // size, 34 // size
-        cut = np.where(valid, difference, 0)[:, : rows * size, : columns * size]
-        images = cut.reshape(-1, rows, size, columns, size).mean(axis=(2, 4))
-        for image, i, j in np.ndindex(3, rows - 2, columns - 2):
-            patch = images[image, i : i + 3, j : j + 3]
-            total, count = (
-                total + abs((patch * kernel).sum()) + abs((patch * kernel.T).sum()),
-                count + 1,
-            )
-    tensors = torch.from_numpy(difference), torch.from_numpy(valid)
-    assert scale_invariant_loss(*tensors, share).item() == pytest.approx(si, abs=1e-9)
-    assert gradient_loss(*tensors, scales).item() == pytest.approx(total / count, abs=1e-9)
-
-
-def test_the_loss_of_depth_is_on_normalised_log_depth_between_the_limits():
-    model, batch = case("depth")
-    labels = batch["labels"] = (
-        torch.rand(3, HEIGHT, WIDTH, generator=torch.Generator().manual_seed(0)) * 99 + 1
-    )
-    labels[:, ::3] = math.nan
-    losses, _ = model.eval().loss(batch, None)
-    depths, valid = (
-        predicted(model, batch, batch["label_position"]),
-        (labels >= 1.978) & (labels <= 80),
-    )
-    difference = torch.where(
-        valid, (torch.log(depths / 80) - torch.log(labels / 80)) / 3.7, 0.0
-    ).double()
-    si, gradient = scale_invariant_loss(difference, valid, 0.5), gradient_loss(difference, valid, 3)
-    assert losses["loss_si"].item() == pytest.approx(si.item(), rel=1e-4)
-    assert losses["loss"].item() == pytest.approx((si + 0.125 * gradient).item(), rel=1e-4)
 
 
 def test_wild_depths_stay_numbers():

@@ -23,7 +23,7 @@ from tespec.training.checkpoint import (
     save_checkpoint,
     start_again,
 )
-from tespec.weights.files import read_weights, write_weights
+from tespec.weights.files import read_tensors, write_weights
 
 CONTENT = {
     "run": "a",
@@ -188,7 +188,7 @@ def test_an_error_of_the_system_is_raised_and_loses_nothing(
         "write weights": lambda: write_weights(weights, {"weight": torch.ones(2)}, {}),
         "write a record": lambda: write_all({record: "new"}),
         "draw": lambda: save_figure(Figure((0.5, 0.5)), picture, dpi=20),
-        "read weights": lambda: read_weights(weights),
+        "read weights": lambda: read_tensors(weights),
         "find a record": lambda: find_record(tmp_path, "record"),
         "resume": lambda: newest_complete(folder),
         "start again": lambda: start_again(folder, record),

@@ -216,7 +216,7 @@ def test_names_and_shapes_at_full_size_are_those_of_the_published_network(name):
         twin = make(depth=sizes["depth"], embed_dim=sizes["width"])
         content = layout(dict(twin.state_dict()))
         tensors = next(iter(content.values())) if len(content) < 3 else content
-        converted = convert(tensors, 20, where="file").tensors
+        converted = convert(tensors, {}, "file").tensors
         channels = converted["vit.patch_embed.proj.weight"].shape[1]
         ours = build_backbone(name, False, 10, (224, 224), channels)
         shapes = {key: tensor.shape for key, tensor in ours.resize(converted, (224, 224)).items()}
@@ -388,8 +388,8 @@ def test_another_input_is_refused_in_one_line_that_names_both(tmp_path, small):
     layout, twin = small("vit_small_ecdp")
     path = saved(tmp_path, layout(dict(twin.state_dict())))
     message = (
-        r"takes 2 channels \(2 channels, counts of positive and negative events of .* at 224 px\), "
-        r"but this model 20 \(negative and positive counts of 10 bins\); the file is ECDP's ViT-S"
+        r"takes 2 channels of representation ecdp \(2 channels, counts of positive and negative "
+        r"events of .* at 224 px\), but this model 20 of .* any; the file is ECDP's ViT-S"
     )
     with pytest.raises(UserError, match=message):
         load_backbone(build_backbone("vit_small_ecdp", False, 10, (224, 224)), path)
@@ -407,18 +407,27 @@ def test_inspection_says_what_matched_and_what_the_tensors_do_not_show(tmp_path,
         "vit_small_ecdp, feed-forward yes: 31 of 39 tensors; the necks (8 tensors) are randomly",
     ):
         assert part in out
-    converted = tmp_path / "converted.safetensors"
+
+
+@pytest.mark.parametrize("name", ["vit_small_ecdp", "vit_base_mem", "vit_small_gep"])
+def test_a_converted_file_has_the_features_of_the_published_one_at_any_size(
+    tmp_path, small, call, name
+):
+    path, converted = made(tmp_path, small, name), tmp_path / "converted.safetensors"
     assert call("weights", "convert", path, converted)[0] == 0
-    frames = torch.randn(1, 2, 224, 224)
-    one, other = (tespec.load(file).step(frames)[0][2] for file in (path, converted))
-    assert torch.equal(one, other)
+    for size in ((224, 224), SIZE):
+        one, other = (
+            tespec.load(file, height=size[0], width=size[1]) for file in (path, converted)
+        )
+        frames = torch.randn(1, one.in_channels, *size)
+        assert torch.equal(one.step(frames)[0][2], other.step(frames)[0][2])
 
 
 def test_every_format_and_every_refused_network_is_listed(call):
     out = call("weights", "list")[1]
     page = (Path(__file__).parents[2] / "docs" / "weights.md").read_text()
     assert all(f"`{known.name}`" in page and known.title in out for known in FORMATS)
-    assert all(refused.reason in out for refused in REFUSED)
+    assert all(reason in out for reason in REFUSED.values())
     assert all(name in out for name in UNAVAILABLE)
     assert {name for known in FORMATS for name in known.networks} <= set(backbones())
 
@@ -503,7 +512,7 @@ def test_a_backbone_whose_input_no_code_makes_needs_a_new_stem(
 ):
     path = made(tmp_path, small, name)
     with pytest.raises(
-        UserError, match=r"no public code makes \(.*\); give --new-stem to train"
+        UserError, match=r"3 channels of an input that no public code makes \(.*or --new-stem if"
     ) as error:
         load_backbone(
             random_backbone(run_settings(name, f"representation={representation}"), SIZE), path
@@ -567,7 +576,8 @@ def test_voxels_are_no_counts_of_as_many_channels(tmp_path):
     for changes in (("bins=3",), ("bins=6", "representation=voxels")):
         backbone = random_backbone(run_settings("swin_micro", *changes), SIZE)
         if "bins=3" in changes:
-            with pytest.raises(UserError, match="voxels, but this run has histogram; set repres"):
+            message = r"6 channels of representation voxels \(.*, but this model 6 of .* histogram"
+            with pytest.raises(UserError, match=message):
                 load_backbone(backbone, path)
         else:
             assert load_backbone(backbone, path).stem == ""
@@ -586,11 +596,11 @@ def test_a_new_stem_is_refused_if_only_a_head_or_nothing_is_trained():
         (
             "vit_small_ecdp",
             ("representation=histogram", "last_events=null"),
-            "was trained on representation ecdp, but this run has histogram; set representation=",
+            r"takes 2 channels of representation ecdp \(.* model 20 of representation histogram; ",
         ),
-        ("vit_small_ecdp", ("representation=voxels", "bins=2"), "ecdp, but this run has voxels"),
-        ("vit_small_eventpretrain", ("bins=6",), r"takes 5 channels \(.*\), but .* 6 \(voxels\)"),
-        ("vit_base_mem", ("representation=gep",), "representation mem, but this run has gep"),
+        ("vit_small_ecdp", ("representation=voxels", "bins=2"), r"ecdp \(.* 2 of .* voxels; the"),
+        ("vit_small_eventpretrain", ("bins=6",), r"5 channels of .* voxels \(.* 6 of .* voxels; "),
+        ("vit_base_mem", ("representation=gep",), r"mem \(.*, but this model 3 of .* gep; the"),
     ],
 )
 def test_a_published_backbone_refuses_another_input(tmp_path, small, name, changes, message):
@@ -607,7 +617,7 @@ def test_a_published_backbone_refuses_another_input(tmp_path, small, name, chang
 
 def test_weights_of_another_network_are_refused_with_its_name(tmp_path, small):
     backbone = random_backbone(run_settings("swin_micro"), SIZE)
-    message = "ecdp, but this run has histogram; give --backbone vit_small_ecdp$"
+    message = "is missing, .*; the file is ECDP's ViT-S/16, for --backbone vit_small_ecdp; give"
     with pytest.raises(UserError, match=message):
         load_backbone(backbone, made(tmp_path, small, "vit_small_ecdp"))
 
