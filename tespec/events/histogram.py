@@ -33,7 +33,7 @@ class Region:
     keep: str = "nearest"
 
     def cell_maps(self, maps: PixelMaps | None = None) -> CellMaps:
-        """Map sensor coordinates to histogram rows (K, 2049) and columns (L, 2049).
+        """Map sensor coordinates to histogram rows (K, 2048) and columns (L, 2048).
 
         Zooming in repeats some sensor rows and columns: entry [k, c] is the k-th row or column
         that shows coordinate c, or `OUTSIDE_IMAGE`.
@@ -46,7 +46,7 @@ class Region:
 
 @lru_cache(maxsize=64)
 def _region_maps(region: Region) -> CellMaps:
-    """Row (1, 2049) and column (1, 2049) of the region for each sensor coordinate, or
+    """Row (1, 2048) and column (1, 2048) of the region for each sensor coordinate, or
     `OUTSIDE_IMAGE`.
     """
     # those of packed events, and one outside of every region
@@ -61,10 +61,10 @@ def _region_maps(region: Region) -> CellMaps:
 
 
 def _compose(cells: NDArray[np.int32], sources: NDArray[np.int64]) -> NDArray[np.int32]:
-    """Map sensor coordinates to output cells (K, 2049).
+    """Map sensor coordinates to output cells (K, 2048).
 
     Args:
-        cells: (2049,) cell of the region for each coordinate, or `OUTSIDE_IMAGE`.
+        cells: (2048,) cell of the region for each coordinate, or `OUTSIDE_IMAGE`.
         sources: cell of the region that each output cell shows, or `OUTSIDE_IMAGE`.
     """
     size = len(sources)

@@ -263,9 +263,11 @@ def _corrected(reader: Reader, facts: Facts) -> Iterator[Events]:
     for block in chain(_on_sensor(reader, facts), [end]):
         latest = facts.t_last if facts.count else EARLIEST
         borders = np.concatenate(([latest], held.t, block.t[:1]))
-        if (borders[1:] >= borders[:-1]).all():  # nearly always; no events are copied
+        is_sorted = (borders[1:] >= borders[:-1]).all() and (block.t[1:] >= block.t[:-1]).all()
+        if is_sorted and len(block.t) > LOOK_AHEAD:  # nearly always; nothing is copied
             yield held
-            held = block
+            yield _select(block, slice(-LOOK_AHEAD))
+            held = _select(block, slice(-LOOK_AHEAD, None))
             continue
         pairs: Any = zip(held, block, strict=True)
         events = Events(*(np.concatenate(pair) for pair in pairs))

@@ -35,16 +35,14 @@ BLOCK = 1 << 12  # events counted per block; the indices of their cells stay in 
 MAX_COUNT = 10  # largest count
 
 X_BITS, Y_BITS = 11, 10
-MAX_WIDTH, MAX_HEIGHT = 1 << X_BITS, 1 << Y_BITS
+MAX_WIDTH, MAX_HEIGHT = (1 << X_BITS) - 1, 1 << Y_BITS
 P_SHIFT = X_BITS + Y_BITS
 US_SHIFT = P_SHIFT + 1
 ON = np.uint32(1 << P_SHIFT)
-# a rectified pixel outside of the sensor: a row that no region has
-OUTSIDE = np.uint32(MAX_WIDTH << X_BITS)
-NO_CELL = 1 << 31  # of a pixel outside of the histogram, which has fewer cells
+OUTSIDE = np.uint32(MAX_WIDTH)  # a rectified pixel outside of the sensor: a column of no sensor
 
 Arrays = tuple[NDArray[np.uint32], NDArray[np.int64]]  # packed events and index
-# rows (K, 2049) and columns (L, 2049), see `tespec.events.histogram.Region.cell_maps`
+# rows (K, 2048) and columns (L, 2048), see `tespec.events.histogram.Region.cell_maps`
 CellMaps = tuple[NDArray[np.int32], NDArray[np.int32]]
 
 
@@ -87,8 +85,6 @@ class PackedEvents:
         self._first_ms = facts.t_first // MILLISECOND
         # (height, width) rectified pixels, x | y << X_BITS, or `OUTSIDE`
         self._table: NDArray[np.uint32] | None = None
-        # the latest maps, and the (height, width) histogram cells of all pixels by them
-        self._cells: tuple[CellMaps, NDArray[np.uint32]] | None = None
 
     def rectified(self, pixels: NDArray[np.int16]) -> "PackedEvents":
         """Return the same events at other pixels, without those that leave the sensor.
@@ -98,7 +94,6 @@ class PackedEvents:
         """
         x, y = pixels[..., 0].astype(np.int64), pixels[..., 1].astype(np.int64)
         other = copy(self)
-        other._cells = None
         other._table = np.where((x < 0) | (y < 0), OUTSIDE, x | y << X_BITS).astype(np.uint32)
         return other
 
@@ -138,7 +133,7 @@ class PackedEvents:
         visible = pixels != OUTSIDE
         moved = pixels[visible]
         return Events(
-            (moved & (MAX_WIDTH - 1)).astype(np.uint16),
+            (moved & MAX_WIDTH).astype(np.uint16),
             (moved >> X_BITS).astype(np.uint16),
             events.t[visible],
             events.p[visible],
@@ -154,17 +149,9 @@ class PackedEvents:
         """
         words, offsets, first_ms = self._milliseconds(int(times[0]), int(times[-1]))
         ends = _ends_of_bins(words, offsets, first_ms, times)
-        rows, columns = maps
-        table = self._table
-        if table is None or max(len(rows), len(columns)) > 1:
-            _count_words(words, ends, table, rows, columns, out)
-            return
-        if self._cells is None or self._cells[0] is not maps:  # once for all windows
-            row = rows[0].take(table >> X_BITS)
-            column = columns[0].take(table & (MAX_WIDTH - 1))
-            cells = np.where((row | column) < 0, NO_CELL, row * out.shape[-1] + column)
-            self._cells = maps, cells.astype(np.uint32)
-        _count_cells(words, ends, self._cells[1], np.empty(len(words), np.uint32), out)
+        if self._table is not None:
+            words = _rectify(words, self._table)
+        _count_words(words, ends, *maps, out)
 
     def _milliseconds(self, t0: int, t1: int) -> tuple[NDArray[np.uint32], NDArray[np.int64], int]:
         """Return the words of the milliseconds that cover t0 <= t < t1 (us).
@@ -312,7 +299,7 @@ def pack_words(x, y, t, p, count, next_ms, words):  # type: ignore[no-untyped-de
 def _fields(word):  # type: ignore[no-untyped-def]
     """Return column, row and polarity as uint64: unsigned indices need no check for sign."""
     wide = np.uint64(word)
-    x = wide & np.uint64(MAX_WIDTH - 1)
+    x = wide & np.uint64(MAX_WIDTH)
     y = (wide >> np.uint64(X_BITS)) & np.uint64(MAX_HEIGHT - 1)
     return x, y, (wide >> np.uint64(P_SHIFT)) & np.uint64(1)
 
@@ -339,7 +326,7 @@ def _is_sound(words, offsets, height, width):  # type: ignore[no-untyped-def]
         latest = np.uint32(0)  # us
         block = words[offsets[k] : offsets[k + 1]]
         for i in range(len(block)):  # 32-bit numbers by an index: this loop is vectorised
-            x = block[i] & np.uint32(MAX_WIDTH - 1)
+            x = block[i] & np.uint32(MAX_WIDTH)
             y = (block[i] >> np.uint32(X_BITS)) & np.uint32(MAX_HEIGHT - 1)
             us = block[i] >> np.uint32(US_SHIFT)
             wrong |= np.uint32(x >= columns) | np.uint32(y >= rows) | np.uint32(us < latest)
@@ -363,24 +350,22 @@ def _ends_of_bins(words, offsets, first_ms, times):  # type: ignore[no-untyped-d
 
 
 @njit(cache=True, nogil=True)
-def _count_words(words, ends, table, rows, columns, histogram):  # type: ignore[no-untyped-def]
+def _count_words(words, ends, rows, columns, histogram):  # type: ignore[no-untyped-def]
     """Count sound words (N,) uint32 in bins whose borders are the indices `ends` (bins + 1,).
 
-    A word counts at the rows (K, 2049) and columns (L, 2049) of its pixel, moved by `table` if
-    given; negative rows and columns drop it. The histogram (2*bins, H, W) uint8 is overwritten.
+    A word counts at the rows (K, 2048) and columns (L, 2048) of its pixel; negative rows and
+    columns drop it. The histogram (2*bins, H, W) uint8 is overwritten.
     """
     bins, height, width = len(ends) - 1, histogram.shape[1], histogram.shape[2]
     counts = histogram.reshape(-1)
     step, wide = np.uint64(bins * height * width), np.uint64(width)
-    cells, moved = np.empty(BLOCK, np.uint32), np.empty(BLOCK, np.uint32)
+    cells = np.empty(BLOCK, np.uint32)
     visible, unused = np.empty(BLOCK, np.uint32), np.empty(BLOCK, np.uint32)
     for k in range(bins):
         _clear(histogram, k)
         first = np.uint64(k * height * width)
         for begin in range(ends[k], ends[k + 1], BLOCK):
             block = words[begin : min(begin + BLOCK, ends[k + 1])]
-            if table is not None:
-                block = _rectify(block, table, moved)
             count = _locate(block, rows[0], columns[0], first, step, wide, cells, visible)
             _add(counts, cells, count)
             # A word is at the other rows and columns only if it is at the first.
@@ -390,27 +375,6 @@ def _count_words(words, ends, table, rows, columns, histogram):  # type: ignore[
                         known = visible[:count]
                         more = _locate(known, rows[i], columns[j], first, step, wide, cells, unused)
                         _add(counts, cells, more)
-
-
-@njit(cache=True, nogil=True)
-def _count_cells(words, ends, cells, moved, histogram):  # type: ignore[no-untyped-def]
-    """Count words as `_count_words` does, at the `cells` (height, width) uint32 of their pixels.
-
-    `NO_CELL` drops them. `moved` (N,) uint32 is overwritten; an array from outside is faster.
-    """
-    bins = len(ends) - 1
-    area = histogram.shape[1] * histogram.shape[2]
-    counts = histogram.reshape(-1)
-    # all cells before the first count: the cache cannot hold both tables
-    for i in range(len(words)):
-        x, y, on = _fields(words[i])
-        moved[i] = cells[y, x] + np.uint32(on) * np.uint32(bins * area)
-    for k in range(bins):
-        _clear(histogram, k)
-        for cell in moved[ends[k] : ends[k + 1]]:
-            index = cell + np.uint32(k * area)
-            if index < np.uint32(NO_CELL):
-                counts[index] += np.uint8(counts[index] < np.uint8(MAX_COUNT))
 
 
 @njit(cache=True, nogil=True)
@@ -453,15 +417,13 @@ def _clear(histogram, k):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _rectify(words, table, moved):  # type: ignore[no-untyped-def]
-    """Move words to their pixels in the table, into `moved`; drop those outside of the sensor."""
-    count = np.int64(0)
-    for word in words:
-        x, y, _ = _fields(word)
-        pixel = table[y, x]
-        moved[count] = pixel | word & ON
-        count += np.int64(pixel != OUTSIDE)
-    return moved[:count]
+def _rectify(words, table):  # type: ignore[no-untyped-def]
+    """Return words at their pixels in the table, without their times."""
+    moved = np.empty(len(words), np.uint32)
+    for i in range(len(words)):
+        x, y, _ = _fields(words[i])
+        moved[i] = table[y, x] | words[i] & ON
+    return moved
 
 
 @njit(cache=True, nogil=True)

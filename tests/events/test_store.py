@@ -78,21 +78,21 @@ def test_words_index_and_header_are_laid_out_as_described(tmp_path):
     (source / "a").write_bytes(b"the ")
     day = 1_700_000_000_000_000
     events = Events(
-        *map(np.array, ([2047, 1, 1], [3, 1023, 0], [day + 999, day - 1000, day + 2000], [1, 0, 0]))
+        *map(np.array, ([2046, 1, 1], [3, 1023, 0], [day + 999, day - 1000, day + 2000], [1, 0, 0]))
     )
     folder = pack(
-        reader_of(source, *parts_of(events, 3), height=1024, width=2048),
+        reader_of(source, *parts_of(events, 3), height=1024, width=2047),
         tmp_path / "stores" / "store",
     )
     assert names(folder) == ["events.u32", "header.json", "index.i64"]
     words = np.fromfile(folder / "events.u32", "<u4")
-    assert words.tolist() == [2047 | 3 << 11 | 1 << 21 | 999 << 22, 1 | 1023 << 11 | 999 << 22, 1]
+    assert words.tolist() == [2046 | 3 << 11 | 1 << 21 | 999 << 22, 1 | 1023 << 11 | 999 << 22, 1]
     assert np.fromfile(folder / "index.i64", "<i8").tolist() == [0, 2, 2, 3]
     assert json.loads((folder / "header.json").read_text()) == {
         "format": "tespec packed events",
         "version": 3,
         "height": 1024,
-        "width": 2048,
+        "width": 2047,
         "count": 3,
         "t_first": day + 999,
         "t_last": day + 2000,
@@ -113,7 +113,7 @@ def test_words_index_and_header_are_laid_out_as_described(tmp_path):
         },
     }
     assert open_store(folder).facts == Facts(
-        1024, 2048, 3, day + 999, day + 2000, clamped=1, dropped=0
+        1024, 2047, 3, day + 999, day + 2000, clamped=1, dropped=0
     )
 
 
@@ -155,7 +155,7 @@ def test_chunks_of_any_length_give_the_same_store(tmp_path):
     ("t", "size", "message"),
     [
         ([1], (1025, 8), "its sensor of 8x1025 px is too large for a packed store"),
-        ([1], (6, 2049), "its sensor of 2049x6 px is too large"),
+        ([1], (6, 2048), "its sensor of 2048x6 px is too large"),
         ([0, 9 * 3600 * 10**6], (6, 8), "has times from 0 to 32,400,000,000 us, over 8 h or"),
     ],
 )

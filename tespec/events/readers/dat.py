@@ -12,12 +12,13 @@ from tespec.core.errors import UserError
 from tespec.core.files import atomic_write
 from tespec.core.settings import Size
 from tespec.events.readers import Column, Reader, check_events, record_reader, resolve_size
-from tespec.events.readers.prophesee import NO_TIME, read_header, sensor_size, unwrap
+from tespec.events.readers.prophesee import read_header, sensor_size
 
 # event types that hold x, y, polarity (prophesee-automotive-dataset-toolbox, dat_events_tools.py)
 TYPES = (0, 12)
-RECORD = np.dtype([("t", "<u4"), ("word", "<u4")])
+RECORD = np.dtype("<u8")  # time in the low 32 bits; x, y and polarity in the high ones
 PERIOD = 1 << 32  # us (71.6 minutes) after which times wrap around to 0
+NO_TIME = -1 << 62  # state before the first time
 X_BITS, Y_BITS = 14, 14
 VERSION = "2"  # earlier ones have 9 bits for x and 8 for y (Prophesee's load_atis_data.m)
 
@@ -61,15 +62,20 @@ def _decode_dat(records, state):  # type: ignore[no-untyped-def]
 
     Times have 32 bits, and wrap around to 0: each is the one closest to the time before it.
     """
+    words = records.view(np.uint32)
     count = len(records)
     x, y = np.empty(count, np.uint16), np.empty(count, np.uint16)
     t, p = np.empty(count, np.int64), np.empty(count, np.uint8)
+    latest = np.int64(words[0]) if state[0] == NO_TIME else state[0]
+    start = latest // PERIOD * PERIOD  # of the current period
     for i in range(count):
-        word = records[i].word
+        word = words[2 * i + 1]
         x[i], y[i] = word & ((1 << X_BITS) - 1), word >> X_BITS & ((1 << Y_BITS) - 1)
-        p[i] = word >> (X_BITS + Y_BITS) & 1
-    for i in range(count):
-        t[i] = state[0] = unwrap(records[i].t, state[0], PERIOD)
+        t[i], p[i] = words[2 * i] + start, word >> (X_BITS + Y_BITS) & 1
+    if max(t.max(), latest) - min(t.min(), latest) > PERIOD // 2:
+        for i in range(count):
+            t[i] = latest = latest + np.int32(words[2 * i] - np.uint32(latest))
+    state[0] = t[-1]
     return x, y, t, p
 
 
@@ -97,7 +103,7 @@ def write_dat(
         f"% Data file containing CD events.\n% Version {VERSION}\n"
         f"% Height {height}\n% Width {width}\n"
     )
-    times, columns, rows, on = np.stack([t, x, y, p]).astype(RECORD["t"])
+    times, columns, rows, on = np.stack([t, x, y, p]).astype("<u4")
     words = columns | rows << X_BITS | on << (X_BITS + Y_BITS)
     with atomic_write(path) as unfinished, unfinished.open("wb") as file:
         file.write(header.encode() + bytes((12, RECORD.itemsize)))

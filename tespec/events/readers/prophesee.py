@@ -4,14 +4,10 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-import numpy as np
-from numba import njit
-
 from tespec.core.errors import UserError
 from tespec.core.settings import Size
 
 LONGEST_HEADER = 1 << 16  # bytes; real headers have a few hundred
-NO_TIME = -(1 << 62)  # state of a clock before its first time
 INTEGRATOR = "Prophesee"
 INTEGRATORS = "integrator_name", "plugin_integrator_name", "camera_integrator_name"
 
@@ -85,14 +81,3 @@ def sensor_size(fields: Mapping[str, str]) -> Size | None:
     sides |= {side: fields[side] for side in ("height", "width") if side in fields}
     named = len(sides) == 2 and all(re.fullmatch(r"[0-9]{1,9}", text) for text in sides.values())
     return (int(sides["height"]), int(sides["width"])) if named else None
-
-
-@njit(cache=True, nogil=True)
-def unwrap(value, latest, period):  # type: ignore[no-untyped-def]
-    """Unwrap a counter that restarts after `period`, a power of two.
-
-    Returns the candidate closest to `latest`, or the value itself if that is `NO_TIME`.
-    """
-    if latest == NO_TIME:
-        return np.int64(value)
-    return latest + ((value - latest + period // 2) & (period - 1)) - period // 2

@@ -18,12 +18,10 @@ from tespec.core.errors import UserError
 from tespec.core.settings import Size
 from tespec.events.readers import Reader, record_reader, resolve_size
 from tespec.events.readers.prophesee import (
-    NO_TIME,
     SYSTEMS,
     read_header,
     sensor_size,
     system_id,
-    unwrap,
 )
 
 # EVT3: 16-bit words, their kind in the upper four bits.
@@ -34,6 +32,7 @@ EVT3_TIME_LOW, EVT3_TIME_HIGH = 6, 8
 EVT2_TIME_HIGH = 8
 # range of the high time word, which then wraps around to 0
 EVT3_HIGHS, EVT2_HIGHS = 1 << 12, 1 << 28
+NO_TIME = -(1 << 62)  # high word before the first time
 OFF_SENSOR = 1 << 14  # px, beyond any column
 # by the field evt of older headers
 NAMES = {"2": "EVT2", "2.0": "EVT2", "2.1": "EVT21", "3": "EVT3", "3.0": "EVT3"}
@@ -83,7 +82,7 @@ def _decode_evt3(words, state):  # type: ignore[no-untyped-def]
         if kind == EVT3_TIME_HIGH:
             # Only the high word shows a wrap-around: the low word steps back a few us if rows are
             # read out of order.
-            value = unwrap(value, high, EVT3_HIGHS)
+            value = _unwrap(value, high, EVT3_HIGHS)
             if value != high:
                 low = 0
             high = value
@@ -118,7 +117,7 @@ def _decode_evt2(words, state):  # type: ignore[no-untyped-def]
         kind = word >> 28
         value = int(word & 0x0FFFFFFF)
         if kind == EVT2_TIME_HIGH:
-            high = unwrap(value, high, EVT2_HIGHS)
+            high = _unwrap(value, high, EVT2_HIGHS)
         elif kind <= 1 and high != NO_TIME:
             time = (high << 6) + (value >> 22)
             x[n], y[n], t[n], p[n] = value >> 11 & 0x7FF, value & 0x7FF, time, kind
@@ -153,6 +152,17 @@ def _empty_events(count):  # type: ignore[no-untyped-def]
         np.empty(count, np.int64),
         np.empty(count, np.uint8),
     )
+
+
+@njit(cache=True, nogil=True)
+def _unwrap(value, latest, period):  # type: ignore[no-untyped-def]
+    """Unwrap a counter that restarts after `period`, a power of two.
+
+    Returns the candidate closest to `latest`, or the value itself if that is `NO_TIME`.
+    """
+    if latest == NO_TIME:
+        return np.int64(value)
+    return latest + ((value - latest + period // 2) & (period - 1)) - period // 2
 
 
 # by encoding, and the order of the halves of EVT2.1: type of a word, and its decoder
