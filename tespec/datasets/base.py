@@ -175,11 +175,11 @@ class LabelledDataset(ABC):
         recording, label = self._labels[index]
         window = int(recording.label_indices[label])
         start, end = recording.windows[window].tolist()
-        events: NDArray[np.uint8] | Events
-        if self.events:
-            events = recording.stream.slice(start, end)
-        else:
-            events = recording.histograms(window, 1, self.binning)[0]
+        events: NDArray[np.uint8] | Events = (
+            recording.stream.slice(start, end)
+            if self.events
+            else recording.histograms(window, 1, self.binning)[0]
+        )
         return LabelledWindow(events, recording.labels[label], recording.name, end)
 
     @cached_property

@@ -10,7 +10,7 @@ from tespec.core.settings import Flag, PositiveInt
 from tespec.datasets.base import TRAIN, LabelledDataset, RecordingFiles
 from tespec.datasets.labels import MASK, MaskFiles, label_spacing, mask_names, read_label_times
 from tespec.datasets.recording import LabelledRecording
-from tespec.datasets.sources import EventSource, recording_exists, unique_path
+from tespec.datasets.sources import EventSource, unique_path
 from tespec.datasets.splits import search_folders
 from tespec.events.histogram import Region
 from tespec.events.readers.dsec import SENSOR
@@ -129,13 +129,8 @@ class Dsec(LabelledDataset):
         return next((layout for layout in layouts if any((folder / layout).glob("*.png"))), None)
 
     def find(self, split: str, name: str) -> RecordingFiles:
-        folders = self._folders(name)
-        if not folders:
-            raise UserError(
-                self.root / name,
-                f"recording of the {split} split is missing",
-                "copy it there, or into a train, val or test folder",
-            )
+        folders = self._folders(name) or [self.root / name]
+        events = self.locate([folder / path for folder in folders for path in EVENTS], split)
         with_masks = [folder for folder in folders if self._masks(folder)]
         if not with_masks:
             raise UserError(
@@ -147,8 +142,6 @@ class Dsec(LabelledDataset):
         self.refuse_description(labels.parent)
         times = [labels / path.format(name=name) for path in TIMES]
         stamps = next((path for path in times if path.is_file()), times[-1])
-        paths = [folder / path for folder in folders for path in EVENTS]
-        events = unique_path([path for path in paths if recording_exists(path)] or paths[:1])
         rectify = events.with_name(RECTIFY) if self.protocol.rectify else None
         source = EventSource(events, self.user_sensor, rectify)
         return RecordingFiles(name, split, source, (labels / str(self._masks(labels)), stamps))
