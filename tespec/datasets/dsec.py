@@ -107,12 +107,6 @@ class Dsec(LabelledDataset):
 
     def __init__(self, root: Path | str, split: str = TRAIN, **options: Any) -> None:
         super().__init__(root, split, **options)
-        if len(self.classes) not in (11, 19):
-            raise UserError(
-                "classes",
-                f"{len(self.classes)} are listed, but DSEC has masks of 11 or 19",
-                "list those",
-            )
         self._search = search_folders(self.root)
         sequences = [name for names in self.splits.values() for name in names]
         layouts = {self._masks(folder) for name in sequences for folder in self._folders(name)}
@@ -136,7 +130,7 @@ class Dsec(LabelledDataset):
             raise UserError(
                 folders[0],
                 f"holds no masks of {len(self.classes)} classes in any known layout",
-                "copy the labels of DSEC-Semantic next to the events",
+                "list 11 or 19 classes, and copy these labels of DSEC-Semantic next to the events",
             )
         labels = unique_path(with_masks)
         self.refuse_description(labels.parent)
