@@ -175,11 +175,11 @@ class LabelledDataset(ABC):
         recording, label = self._labels[index]
         window = int(recording.label_indices[label])
         start, end = recording.windows[window].tolist()
-        events: NDArray[np.uint8] | Events
-        if self.events:
-            events = recording.stream.slice(start, end)
-        else:
-            events = recording.histograms(window, 1, self.binning)[0]
+        events: NDArray[np.uint8] | Events = (
+            recording.stream.slice(start, end)
+            if self.events
+            else recording.histograms(window, 1, self.binning)[0]
+        )
         return LabelledWindow(events, recording.labels[label], recording.name, end)
 
     @cached_property
@@ -193,7 +193,11 @@ class LabelledDataset(ABC):
         ]
 
     def refuse_description(self, folder: Path) -> None:
-        """Refuse a `dataset.json` in a folder of recordings, at or below the root, if ignored."""
+        """Refuse a `dataset.json` that would be ignored.
+
+        Args:
+            folder: at or below the root, with recordings in it.
+        """
         inner = read_description(folder)
         # A sensor's size is read from the nearest description, all else from the given folder.
         if inner not in (read_description(self.root), Description(sensor=inner.sensor)):
@@ -293,9 +297,10 @@ class LabelledDataset(ABC):
                 "set protocol.rows, or specify the sensor's size in dataset.json",
             )
         if not len(times) or (np.diff(times, prepend=begin) <= 0).any():
+            what = f"its label times step back or repeat, or begin at or before {begin} us"
             raise UserError(
                 f"{files.source.path}, recording {files.name}",
-                "its label times step back or repeat" if len(times) else "has no labels",
+                what if len(times) else "has no labels",
                 "copy its labels again",
             )
         self.require_clock(files, times)

@@ -10,7 +10,7 @@ from tespec.core.settings import Flag, PositiveInt
 from tespec.datasets.base import TRAIN, LabelledDataset, RecordingFiles
 from tespec.datasets.labels import MASK, MaskFiles, label_spacing, mask_names, read_label_times
 from tespec.datasets.recording import LabelledRecording
-from tespec.datasets.sources import EventSource, recording_exists, unique_path
+from tespec.datasets.sources import EventSource, unique_path
 from tespec.datasets.splits import search_folders
 from tespec.events.histogram import Region
 from tespec.events.readers.columns import DSEC
@@ -107,12 +107,6 @@ class Dsec(LabelledDataset):
 
     def __init__(self, root: Path | str, split: str = TRAIN, **options: Any) -> None:
         super().__init__(root, split, **options)
-        if len(self.classes) not in (11, 19):
-            raise UserError(
-                "classes",
-                f"{len(self.classes)} are listed, but DSEC has masks of 11 or 19",
-                "list those",
-            )
         self._search = search_folders(self.root)
         sequences = [name for names in self.splits.values() for name in names]
         layouts = {self._masks(folder) for name in sequences for folder in self._folders(name)}
@@ -129,26 +123,19 @@ class Dsec(LabelledDataset):
         return next((layout for layout in layouts if any((folder / layout).glob("*.png"))), None)
 
     def find(self, split: str, name: str) -> RecordingFiles:
-        folders = self._folders(name)
-        if not folders:
-            raise UserError(
-                self.root / name,
-                f"recording of the {split} split is missing",
-                "copy it there, or into a train, val or test folder",
-            )
+        folders = self._folders(name) or [self.root / name]
+        events = self.locate([folder / path for folder in folders for path in EVENTS], split)
         with_masks = [folder for folder in folders if self._masks(folder)]
         if not with_masks:
             raise UserError(
                 folders[0],
                 f"holds no masks of {len(self.classes)} classes in any known layout",
-                "copy the labels of DSEC-Semantic next to the events",
+                "list 11 or 19 classes, and copy these labels of DSEC-Semantic next to the events",
             )
         labels = unique_path(with_masks)
         self.refuse_description(labels.parent)
         times = [labels / path.format(name=name) for path in TIMES]
         stamps = next((path for path in times if path.is_file()), times[-1])
-        paths = [folder / path for folder in folders for path in EVENTS]
-        events = unique_path([path for path in paths if recording_exists(path)] or paths[:1])
         rectify = events.with_name(RECTIFY) if self.protocol.rectify else None
         source = EventSource(events, self.user_sensor, rectify)
         return RecordingFiles(name, split, source, (labels / str(self._masks(labels)), stamps))

@@ -90,7 +90,7 @@ def walk(root: Path) -> Iterator[tuple[str, list[str], list[str]]]:
 
 def _refuse_unreadable(error: OSError) -> None:
     what = f"cannot be read ({error.strerror})"
-    raise UserError(error.filename, what, "change its permissions") from error
+    raise UserError(error.filename, what, "check the path and its permissions") from error
 
 
 def _is_recording(path: Path) -> bool:
@@ -332,8 +332,8 @@ def split_train_val(
         skip_damaged: leave out unreadable recordings, as long as their split has others.
 
     Raises:
-        UserError: if no recording can be trained on, a listed one is missing, all are shorter than
-            a window, or they differ in size.
+        UserError: if no recording can be trained on, a listed one is missing, or they differ in
+            size.
     """
     paths = find_recordings(root)
     split = split_recordings(root, paths)
@@ -365,15 +365,8 @@ def split_train_val(
     held_out = [readable[path] for path in split[HELD_OUT] if path in readable]
     if not train or (split[HELD_OUT] and not held_out):
         raise next(iter(damaged.values()))
-    recordings = [*train, *held_out]
-    if not any(map(len, recordings)):
-        spans = [recording.stream.t_last - recording.stream.t_first for recording in recordings]
-        raise UserError(
-            root,
-            f"lasts {max(spans) / 1e6:.3f} s, less than one window of {window_ms:g} ms",
-            "give longer ones",
-        )
-    require_one_size(root, ((recording.name, recording.region) for recording in recordings))
+    regions = ((recording.name, recording.region) for recording in (*train, *held_out))
+    require_one_size(root, regions)
     if not held_out and len(train) >= ENOUGH:
         train.sort(key=lambda recording: name_hash(recording.name))
         border = round(HELD_OUT_FRACTION * len(train))

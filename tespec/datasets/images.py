@@ -98,8 +98,6 @@ def open_images(root: Path) -> ImageFolder:
     Raises:
         UserError: if there are fewer than two images, or none to train on.
     """
-    if not root.is_dir():
-        raise UserError(root, "is not a folder", "give a folder of images")
     paths = sorted(
         Path(folder, name)
         for folder, _, files in walk(root)
@@ -110,16 +108,15 @@ def open_images(root: Path) -> ImageFolder:
     split_of = {folder: split for split in (TRAIN, HELD_OUT) for folder in splits[split]}
     train = [path for path in paths if split_of.get(path.parent) == TRAIN]
     held_out = [path for path in paths if split_of.get(path.parent) == HELD_OUT]
-    count = len(train) + len(held_out)
-    if count < 2:
-        raise UserError(
-            root, f"holds {count} images ({', '.join(ENDINGS)})", "give a folder with at least two"
-        )
     if not held_out:
         held_out = _hold_out(root, train)
         train = sorted(set(train) - set(held_out))
     if not train:
-        raise UserError(root, "holds images only in val", "put training images into train")
+        raise UserError(
+            root,
+            f"holds {len(held_out)} images ({', '.join(ENDINGS)}), and none of them to train on",
+            "give at least two, and put those for training into train if there is a folder val",
+        )
     folders = sorted({path.parent for path in (*train, *held_out)})
     flat = [folder for folder in folders if folder == root or _is_split(folder, split_of[folder])]
     return ImageFolder(

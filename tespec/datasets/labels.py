@@ -80,23 +80,19 @@ class MaskFiles:
         return len(self.names)
 
     def __getitem__(self, index: int) -> NDArray[np.uint8]:
-        """Mask (H, W) uint8: the class of each pixel, 255 for unlabelled pixels."""
-        where = f"{self.path}, {self.names[index]}"
+        """Mask (H, W) uint8: the class of each pixel, 255 for unlabelled pixels.
+
+        An image of another kind, such as RGB, keeps its shape and type.
+        """
+        name = self.names[index]
         try:
-            with Image.open(io.BytesIO(self._read(self.names[index])), formats=("PNG",)) as image:
-                mode = image.mode
-                raw_mode = str(image.tile[0][3])  # for example "L;2"
-                mask = np.asarray(image.convert("L") if mode == "1" else image)
+            with Image.open(io.BytesIO(self._read(name)), formats=("PNG",)) as image:
+                raw_mode = str(image.tile[0][3])  # of grey pixels "1", "L;2", "L;4" or "L"
+                mask = np.asarray(image.convert("L") if image.mode == "1" else image)
         except DAMAGED_PNG as error:
-            raise UserError(where, "not a readable PNG", COPY_AGAIN) from error
-        if mask.ndim != 2 or mask.dtype != np.uint8:
-            raise UserError(
-                where,
-                f"is an image of mode {mode}, not a grey or palette image of at most 8 bits",
-                "give masks whose pixel values are class indices",
-            )
+            raise UserError(f"{self.path}, {name}", "not a readable PNG", COPY_AGAIN) from error
         # Pillow scales grey of 1, 2 and 4 bits to 0 to 255.
-        bits = 1 if mode == "1" else {"L;2": 2, "L;4": 4}.get(raw_mode, 8)
+        bits = {"1": 1, "L;2": 2, "L;4": 4}.get(raw_mode, 8)
         return mask // np.uint8(255 // ((1 << bits) - 1))
 
     def checksums(self) -> dict[str, int]:

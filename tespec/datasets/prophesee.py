@@ -20,7 +20,7 @@ from tespec.datasets.base import HELD_OUT, SPLITS, TRAIN, UNKNOWN, LabelledDatas
 from tespec.datasets.labels import BOXES
 from tespec.datasets.recording import LabelledRecording, downsampled_region
 from tespec.datasets.sources import EventSource, unique_path
-from tespec.datasets.splits import split_folders, split_named
+from tespec.datasets.splits import search_folders, split_folders, split_named
 from tespec.events.readers.arrays import COPY_AGAIN, load_array, load_arrays
 from tespec.events.store import STORE
 from tespec.registry import DATASETS
@@ -239,9 +239,7 @@ class PropheseeDataset(LabelledDataset):
 
     def __init__(self, root: Path | str, split: str = TRAIN, **options: Any) -> None:
         super().__init__(root, split, **options)
-        folders = [
-            path for path in (self.root, *sorted(self.root.iterdir())) if split_folders(path)
-        ]
+        folders = [path for path in search_folders(self.root) if split_folders(path)]
         if self.root not in folders and len(folders) != 1:
             count = f" ({len(folders)} of its folders do)" if folders else ""
             raise UserError(

@@ -44,7 +44,7 @@ class EventSource:
         sensor: the user's (height, width) in px, for recordings that do not name it.
         rectify_map: DSEC's file of rectified coordinates, to rectify the events; None: raw events.
         default: (height, width) in px if nothing else specifies it.
-        known: facts of a recording that is not packed, see `scanned`.
+        known: facts that were read before, see `scanned`.
     """
 
     path: Path

@@ -184,8 +184,8 @@ def _make_dataset(folder: Path, dataset: str, size: str, seed: int, processes: i
     unfinished = folder / f".{dataset}.unfinished"
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
-    description = json.dumps(facts(size, seed, dataset), indent=1) + "\n"
-    (unfinished / "dataset.json").write_text(description)
+    description = unfinished / "dataset.json"
+    description.write_text(json.dumps(facts(size, seed, dataset), indent=1) + "\n")
     # the longest first
     recordings = sorted(recordings_of(size, seed, dataset), key=lambda each: -each.seconds)
     spawn = multiprocessing.get_context("spawn")
@@ -212,10 +212,11 @@ def facts(size: str, seed: int, dataset: str) -> dict[str, Any]:
         "data": "sample",
         "world": {"version": VERSION, "seed": seed, "size": size},
         "sensor": {"height": height, "width": width},
-        "splits": {split: [] for split in CONTENTS[size][dataset][1]},
+        "splits": {
+            split: [recording.name for recording in recordings if recording.split == split]
+            for split in CONTENTS[size][dataset][1]
+        },
     }
-    for recording in recordings:
-        content["splits"][recording.split].append(recording.name)
     if dataset in ("ddd17", "dsec"):
         content["label_rows"] = label_rows
     if dataset == "ddd17":

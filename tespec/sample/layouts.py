@@ -121,8 +121,8 @@ def write_ddd17(film: Film, root: Path, recording: SampleRecording) -> None:
             image_times.append(frame.time_us)
             speeds.append(frame.ego_speed)
             number = f"{len(image_times):08d}"
-            image = Image.fromarray(frame.grey)
-            image.save(folder / "imgs" / f"img_{number}.png", compress_level=1)
+            image = folder / "imgs" / f"img_{number}.png"
+            Image.fromarray(frame.grey).save(image, compress_level=1)
             if frame.time_us >= DDD17_FIRST_LABEL_US:
                 mask = Image.fromarray(DDD17_LABEL_IDS[frame.label[: recording.sensor.label_rows]])
                 # A fixed date makes the bytes of a world reproducible.
@@ -320,11 +320,10 @@ def write_objects(film: Film, root: Path, recording: SampleRecording) -> None:
         recording: split, name, and seed of the crops of empty street.
     """
     rng = np.random.default_rng([recording.seed, 7])
-    written = 0
+    crops = []
     for frame, _ in film:
         if frame.index % OBJECT_STRIDE:
             continue
-        crops = []
         for box in frame_boxes(frame, "objects"):
             if min(box["w"], box["h"]) >= MIN_CROP_SIDE:
                 half = round((0.5 + CROP_MARGIN) * max(box["w"], box["h"]))
@@ -340,9 +339,7 @@ def write_objects(film: Film, root: Path, recording: SampleRecording) -> None:
         window = (slice(top, top + STREET_CROP_SIZE), slice(left, left + STREET_CROP_SIZE))
         if not (frame.instance[window] > 0).any():
             crops.append(("street", frame.grey[window]))
-        for name, image in crops:
-            folder = root / recording.split / name
-            folder.mkdir(parents=True, exist_ok=True)
-            path = folder / f"{recording.name}_{written:05d}.png"
-            Image.fromarray(image).save(path, compress_level=1)
-            written += 1
+    for number, (name, image) in enumerate(crops):
+        path = root / recording.split / name / f"{recording.name}_{number:05d}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(path, compress_level=1)

@@ -154,7 +154,7 @@ def test_it_packs_recordings_of_its_split_that_have_no_store(tiny_world, tmp_pat
         ),
         (
             {"classes": ["road"]},
-            "classes: 1 are listed, but DSEC has masks of 11 or 19; list those",
+            "holds no masks of 1 classes in any known layout; list 11 or 19 classes, and copy",
         ),
         (
             {"split": "trian"},

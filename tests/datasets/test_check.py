@@ -62,17 +62,22 @@ def test_what_is_wrong_is_told_for_each_recording(tiny_world, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("task", "name", "path"),
+    ("task", "name", "paths"),
     [
-        ("ddd17", "dir0", "dir0"),
-        ("gen1", "a", "train"),
-        ("mvsec", "outdoor_day2", "outdoor_day2_data.hdf5"),
-        ("dsec", "zurich_city_00_a", "zurich_city_00_a/11classes/0.png"),
+        ("ddd17", "dir0", ["dir0"]),
+        ("gen1", "a", ["train"]),
+        ("mvsec", "outdoor_day2", ["outdoor_day2_data.hdf5"]),
+        (
+            "dsec",
+            "zurich_city_00_a",
+            [f"zurich_city_00_a/{path}" for path in ("11classes/0.png", "events/left/events.h5")],
+        ),
     ],
 )
-def test_no_description_below_the_given_folder_is_ignored(tmp_path, task, name, path):
+def test_no_description_below_the_given_folder_is_ignored(tmp_path, task, name, paths):
     inner = tmp_path / "data"
-    (inner / path).mkdir(parents=True)
+    for path in paths:
+        (inner / path).mkdir(parents=True)
     description = inner / "dataset.json"
     for content in (
         {"splits": {"train": ["a"], "val": ["b"]}},

@@ -53,20 +53,24 @@ def test_masks_that_are_missing_are_not_called_damaged(tmp_path, name):
      (8, GREY, b"\0\xff\5\3", [0, 255, 5, 3]),
      (2, PALETTE, b"\x1b", [0, 1, 2, 3]),
      (8, PALETTE, b"\0\1\2\3", [0, 1, 2, 3]),
-     (16, GREY, bytes(8), "mode I;16"),
-     (8, RGB, bytes(12), "mode RGB,"),
-     (8, GREY_ALPHA, bytes(8), "mode LA"),
-     (8, RGB_ALPHA, bytes(16), "mode RGBA")],
+     (16, GREY, bytes(8), r"uint16 of shape \(1, 4\)"),
+     (8, RGB, bytes(12), r"uint8 of shape \(1, 4, 3\)"),
+     (8, GREY_ALPHA, bytes(8), r"uint8 of shape \(1, 4, 2\)"),
+     (8, RGB_ALPHA, bytes(16), r"uint8 of shape \(1, 4, 4\)")],
 )  # fmt: skip
 def test_masks_are_the_numbers_in_the_file_or_refused(tmp_path, depth, colour, row, classes):
     palette = bytes(range(200, 212)) if colour == PALETTE else b""
     (tmp_path / "m_00000001.png").write_bytes(png_of(depth, colour, row, palette))
-    masks = open_masks(tmp_path)
+    masks, window = open_masks(tmp_path), np.array([[0, 1]])
+    recording = LabelledRecording(
+        "a", EventSource(tmp_path), Region(1, 4), window, masks, np.array([0])
+    )
+    checked = with_checks(recording, MASK, 6).labels
     if isinstance(classes, list):
-        assert (masks[0].tolist(), masks[0].dtype) == ([classes], np.uint8)
+        assert (checked[0].tolist(), checked[0].dtype) == ([classes], np.uint8)
     else:
-        with pytest.raises(UserError, match=rf"m_00000001\.png: is an image of {classes}"):
-            masks[0]
+        with pytest.raises(UserError, match=rf"label 0 \(m_00000001\.png\): mask is {classes}"):
+            checked[0]
 
 
 def read_many_times(place, seed):

@@ -190,7 +190,7 @@ FILES = [
     ("ddd17", lambda path: path.write_bytes(b"PNG"), ".png: not a readable PNG; copy it again"),
     ("ddd17", lambda path: image_of(path, PIXELS + 5), "{path}: 6,144 pixels are invalid, such as"),
     ("ddd17", lambda path: image_of(path, PIXELS[1:]), "{path}: holds uint8 of shape (63, 96); gi"),
-    ("ddd17", lambda path: image_of(path, PIXELS.astype(np.uint16)), "is an image of mode I;16, n"),
+    ("ddd17", lambda path: image_of(path, PIXELS.astype(np.uint16)), "holds uint16 of shape"),
     ("mvsec", lambda path: image_of(path, PIXELS), "{path}: predicts the same label as "),
     ("mvsec", lambda path: depth_of(path, METRES * np.nan), "pixels are invalid, such as nan; gi"),
     ("mvsec", lambda path: depth_of(path, -METRES), "pixels are invalid, such as -1; give every"),

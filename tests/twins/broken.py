@@ -154,7 +154,7 @@ DSEC = {
         at(ONE, shutil.rmtree),
         "recording of the test split is missing; copy it there",
     ),
-    "labels without events": (at(EVENTS, Path.unlink), "events.h5: no such file"),
+    "labels without events": (at(EVENTS, Path.unlink), "recording of the test split is missing"),
     "no rectification": (at(MAP, Path.unlink), "rectify_map.h5: no such file"),
     "rectification of another size": (
         at(MAP, content(lambda map_: map_[1:], "rectify_map")),
