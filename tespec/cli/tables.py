@@ -118,7 +118,7 @@ def tables(
     for table in made:
         complete = gains or only or (frame.empty and not table.name.startswith("ablation_"))
         shown = table if complete else table.measured()
-        if shown is None:
+        if shown.cells.empty:
             unmeasured.append(table.name)
         else:
             print_table(shown, all_columns=bool(only or gains))

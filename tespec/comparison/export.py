@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache
+from collections.abc import Callable, Iterator, Sequence
 from html import escape
 from itertools import accumulate, groupby, pairwise, product
 from pathlib import Path
@@ -107,9 +104,7 @@ def write_tables(tables: Sequence[Table], folder: Path) -> list[Path]:
     for table in tables:
         texts |= {
             folder / f"{table.name}.csv": to_csv(table),
-            folder / f"{table.name}_long.csv": _csv(
-                table.data, table.data.infer_objects().to_numpy(object)
-            ),
+            folder / f"{table.name}_long.csv": _csv(table.data.infer_objects()),
             folder / f"{table.name}.tex": to_latex(table),
             folder / f"{table.name}.md": to_markdown(table),
             folder / f"{table.name}.html": PAGE.format(
@@ -122,10 +117,8 @@ def write_tables(tables: Sequence[Table], folder: Path) -> list[Path]:
 
 def to_csv(table: Table) -> str:
     """Return a CSV with one header line, "DDD17 mIoU ↑ published"; missing numbers are empty."""
-    header = [*table.cells.index.names]
-    header += [" ".join(filter(None, levels)) for levels in _levels(table)]
-    cells = table.cells.replace(NONE, "").reset_index()
-    return _csv(header, cells.itertuples(index=False))
+    header = [" ".join(filter(None, levels)) for levels in _levels(table)]
+    return _csv(table.cells.replace(NONE, "").set_axis(header, axis=1).reset_index())
 
 
 def to_latex(table: Table) -> str:
@@ -211,21 +204,18 @@ def print_table(table: Table, *, all_columns: bool = False) -> None:
 
     console = Console(highlight=False, emoji=False)
     console.width = console.width if console.is_terminal else WIDEST
-    order = sorted(
-        table.cells.columns, key=lambda column: not all_columns and table.main not in column
-    )
-    table = table._replace(cells=table.cells[order], bold=table.bold[order])
-    parts = list(_parts(table, console.width, wraps=True))
+    first = "" if all_columns else table.main
+    parts = list(_parts(table, console.width, wraps=True, first=first))
     if max(sum(part.values()) for part in parts) > console.width:
         table = _with_one_label(table)
-        parts = list(_parts(table, console.width, wraps=True))
+        parts = list(_parts(table, console.width, wraps=True, first=first))
     header, rows = _texts(table, lambda text: markup.escape(one_line(text)), "[bold]{}[/]".format)
+    n_labels = len(header) - len(table.cells.columns)
     console.print(one_line(table.title), style="bold", markup=False)
     for part in parts if all_columns else parts[:1]:
         printed = RichTable(box=None)
         for column, width in part.items():
-            is_label = column < len(header) - len(order)
-            printed.add_column(header[column], width=None if is_label else width - 2)
+            printed.add_column(header[column], width=None if column < n_labels else width - 2)
         for row in rows:
             printed.add_row(*(row[column] for column in part if column < len(row)))
         console.print(printed, "")
@@ -236,8 +226,7 @@ def print_table(table: Table, *, all_columns: bool = False) -> None:
 
 def _levels(table: Table) -> list[tuple[str, ...]]:
     """Return the headers of the columns without row labels, from the task to the source."""
-    columns: list[Any] = list(table.cells.columns)
-    return [column if isinstance(column, tuple) else (column,) for column in columns]
+    return [*table.cells.columns.to_frame().itertuples(index=False, name=None)]
 
 
 def _texts(
@@ -259,27 +248,25 @@ def _texts(
     Returns:
         Header and rows. A row of one text is the heading of a group, an empty one is a rule.
     """
-    labels = table.cells.index.to_frame(index=False)
-    groups = [*labels.pop("Group")] if "Group" in labels else [""] * len(labels)
+    labels = table.cells.index.to_frame(index=False).drop(columns="Group", errors="ignore")
     header = [escaped(str(name)) for name in labels]
     header += [separator.join(map(escaped, filter(None, levels))) for levels in _levels(table)]
     rows: list[list[str]] = []
-    previous: tuple[Any, Any] = (table.blocks[0], "")
+    previous = (None, "")
     parts = zip(
         table.blocks,
-        groups,
         table.grey,
         labels.to_numpy(),
         table.cells.to_numpy(),
         table.bold.to_numpy(),
         strict=True,
     )
-    for block, group, is_grey, names, texts, are_bold in parts:
-        if block != previous[0]:
+    for block, is_grey, names, texts, are_bold in parts:
+        if rows and block != previous:
             rows.append([])
-        if group not in ("", previous[1]):
-            rows.append([escaped(group)])
-        previous = (block, group)
+        if block[1] not in ("", previous[1]):
+            rows.append([escaped(block[1])])
+        previous = block
         row = [*map(escaped, names)]
         row += [
             bold(escaped(text)) if is_bold else escaped(text)
@@ -289,7 +276,7 @@ def _texts(
     return header, rows
 
 
-def _parts(table: Table, limit: int, *, wraps: bool) -> Iterator[dict[int, int]]:
+def _parts(table: Table, limit: int, *, wraps: bool, first: str = "") -> Iterator[dict[int, int]]:
     """Divide the columns into parts of `limit` characters, each with the row labels.
 
     Args:
@@ -297,6 +284,7 @@ def _parts(table: Table, limit: int, *, wraps: bool) -> Iterator[dict[int, int]]
         limit: greatest width of a part.
         wraps: whether labels and headers wrap at spaces; otherwise the columns of a metric stay
             together.
+        first: title of the metric whose columns come first.
 
     Yields:
         Width of each column of a part, with two characters between columns, by position.
@@ -312,7 +300,8 @@ def _parts(table: Table, limit: int, *, wraps: bool) -> Iterator[dict[int, int]]
         groups[key][column] = 2 + max(map(len, [*words, *texts[len(wrapped) :]]))
     labels = groups.pop(())
     part = labels
-    for group in groups.values():
+    for path in sorted(groups, key=lambda path: first not in ("", *path)):
+        group = groups[path]
         if part != labels and sum((part | group).values()) > limit:
             yield part
             part = labels
@@ -322,32 +311,22 @@ def _parts(table: Table, limit: int, *, wraps: bool) -> Iterator[dict[int, int]]
 
 def _with_one_label(table: Table) -> Table:
     """Join the row labels into one, besides the group."""
-    labels = table.cells.index.to_frame(index=False).astype(str)
-    others = labels.columns[labels.columns != "Group"]
-    joined = labels[others].agg(", ".join, axis=1).rename(", ".join(others))
-    index = pd.MultiIndex.from_frame(labels.drop(columns=others).join(joined))
-    return table._replace(cells=table.cells.set_axis(index))
+    labels = table.cells.index.to_frame(index=False).drop(columns="Group", errors="ignore")
+    joined = labels.astype(str).agg(", ".join, axis=1)
+    return table._replace(cells=table.cells.set_axis(pd.Index(joined, name=", ".join(labels))))
 
 
-def _csv(header: Iterable[Any], rows: Iterable[Iterable[Any]]) -> str:
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(map(_inert, header))
-    writer.writerows(map(_inert, row) for row in rows)
-    return file.getvalue()
+def _csv(frame: pd.DataFrame) -> str:
+    inert = frame.apply(lambda column: column.map({text: _inert(text) for text in column.unique()}))
+    return inert.rename(columns=_inert).to_csv(index=False, lineterminator="\n")
 
 
 def _inert(value: Any) -> Any:
-    """Escape text that a spreadsheet would take for a formula; a missing value is empty."""
+    """Escape text that a spreadsheet would take for a formula."""
     if isinstance(value, str):
-        return _inert_text(value)
-    return value if value == value else None
-
-
-@cache  # most texts are in thousands of rows
-def _inert_text(text: str) -> str:
-    line = one_line(text)
-    return f"'{line}" if FORMULA.match(line) else line
+        line = one_line(value)
+        return f"'{line}" if FORMULA.match(line) else line
+    return value
 
 
 def _latex(text: str) -> str:

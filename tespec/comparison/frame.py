@@ -6,8 +6,8 @@ It has one row per record, metric and group of frames.
 from __future__ import annotations
 
 import hashlib
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -27,27 +27,29 @@ FACTS = [field.name for field in fields(Cell)]
 COSTS = ["backbone_parameters", "head_parameters", "training_hours", "inference_ms"]
 OF_CELL = [
     *["cell", *FACTS, "evaluation", "network", "pretraining_data", "pretraining_profile"],
-    *["pretraining_overrides", "data_fingerprint", "pretraining_fingerprint"],
-    "mark",
+    *["pretraining_overrides", "data_fingerprint", "pretraining_fingerprint", "mark"],
 ]
 OF_RUN = [
     *["seed", "pretraining_seed", "weights", "classes", "recordings", "title", "group", "machine"],
     *["revision", "written", "name", "command", *COSTS],
     *["status", "seen", "tta", "reported_on"],
 ]
-OF_NUMBER = ["metric", "frames", "value", "unit", "better", "main", "metric_title", "partial"]
-OF_NUMBER += ["reported_value"]
+OF_NUMBER = [
+    *["metric", "frames", "value", "unit", "better", "main", "metric_title", "partial"],
+    "reported_value",
+]
 COLUMNS = [*OF_CELL, *OF_RUN, *OF_NUMBER]
 ALL_FRAMES = "all"
 # Columns that identify a row and a measured column of a table.
-ROW = ["kind", "method", "arch", "backbone", "method_version", "plugin", "start"]
-ROW += ["pretraining_fingerprint"]
+ROW = [
+    *["kind", "method", "arch", "backbone", "method_version", "plugin", "start"],
+    "pretraining_fingerprint",
+]
 COLUMN = [name for name in FACTS if name not in ("task", *ROW)] + ["frames", "data_fingerprint"]
 LEVELS = [*COLUMN, *ROW, "evaluation", "seed", "pretraining_seed", "weights", "machine", "revision"]
 PROTOCOL = ["label_fraction", "frozen"]  # `evaluation` is made of these
-# Values that tables show unless a filter or `by` names the column.
+# Values that tables show, of all frames, unless a filter or `by` names the column.
 DEFAULTS = {
-    "frames": ALL_FRAMES,
     "split": "test",
     "label_fraction": 1.0,
     "frozen": False,
@@ -156,16 +158,17 @@ def to_frame(records: Iterable[Record], reported: Iterable[Record] = ()) -> pd.D
     runs = []
     numbers: list[tuple[Any, ...]] = []
     for record, status, other in _with_status(records, reported):
-        weights = record.weights
-        identity = (
-            *(record.cell.text, record.data_fingerprint, weights.data_fingerprint),
-            *weights.marks,
-            *_author(record),
-        )
+        fingerprints = (record.data_fingerprint, record.weights.data_fingerprint)
+        marks = record.weights.marks
+        identity = (record.cell.text, *fingerprints, *marks, *_author(record))
         if identity not in cells:
-            cells[identity] = _facts_of_cell(record, identity)
-        runs.append(_facts_of_run(record) | {"cell": cells[identity]["cell"], "status": status})
-        runs[-1]["reported_on"] = other.environment.summary if other else ""
+            cells[identity] = _facts_of_cell(record, marks)
+            cells[identity]["cell"] = hashlib.sha256("\n".join(identity).encode()).hexdigest()[:12]
+        run = _facts_of_run(record)
+        run["cell"] = cells[identity]["cell"]
+        run["status"] = status
+        run["reported_on"] = other.environment.summary if other else ""
+        runs.append(run)
         numbers += _numbers(record, other)
     of_runs = pd.DataFrame(runs, columns=["cell", *OF_RUN])
     # The type that pandas would choose has no integers beside missing values.
@@ -183,19 +186,17 @@ def _with_status(
     records: Iterable[Record], reported: Iterable[Record]
 ) -> Iterator[tuple[Record, str, Record | None]]:
     """Yield records with their status, and the reported record that a reproduced one repeats."""
-    by_name = {record.name: record for record in reported}
-    by_key = {(record.key, record.data_fingerprint): record for record in by_name.values()}
+    known: dict[Any, Record] = {record.name: record for record in reported}
+    by_name = dict(known)
+    for record in by_name.values():
+        if record.cell.kind != "predictions":  # others of the same key are of another network
+            known[record.key, record.data_fingerprint] = record
     repeated = set()
     for record in records:
-        other = by_name.get(record.name)
-        if record.cell.kind == "predictions":  # others of the same key are of another network
-            status = RESCORED
-        else:
-            other = other or by_key.get((record.key, record.data_fingerprint))
-            status = REPRODUCED if other else COMPUTED
-        if other:
-            repeated.add(other.name)
-        yield record, status, other
+        other = known.get(record.name) or known.get((record.key, record.data_fingerprint))
+        repeated.add(other and other.name)
+        status = REPRODUCED if other else COMPUTED
+        yield record, RESCORED if record.cell.kind == "predictions" else status, other
     for name, record in by_name.items():
         if name not in repeated:
             yield record, REPORTED, None
@@ -203,34 +204,27 @@ def _with_status(
 
 def _author(record: Record) -> list[str]:
     """Title and citation of predictions, which others may have named like a method here."""
-    facts = record.facts
-    is_named_by_user = record.cell.kind == "predictions"
-    return [facts.get("title", ""), facts.get("citation", "")] if is_named_by_user else []
+    names = ("title", "citation") if record.cell.kind == "predictions" else ()
+    return [record.facts.get(name, "") for name in names]
 
 
-def _facts_of_cell(record: Record, identity: Iterable[str]) -> dict[str, Any]:
+def _facts_of_cell(record: Record, marks: Sequence[str]) -> dict[str, Any]:
     cell = record.cell
-    marks = record.weights.marks
-    # Rows and brackets of tables say these, and so they are shown without a filter.
-    said = {"new_stem"} if NEW_STEM in marks else set()
-    said |= {"test_time_augmentation"} if cell.kind == "predictions" else set()
     start = cell.start if isinstance(cell.start, Cell) else None
+    # Rows and brackets of tables say these, and so they are shown without a filter.
+    hidden = ["new_stem"] if NEW_STEM in marks else []
+    hidden += ["test_time_augmentation"] if cell.kind == "predictions" else []
     # A control starts from a fine-tuning, whose settings are not those of another pre-training.
     changed = start.overrides if start and cell.kind != "control" else {}
     return {
         **{name: getattr(cell, name) for name in FACTS},
-        "cell": hashlib.sha256("\n".join(identity).encode()).hexdigest()[:12],
-        "overrides": settings_text(
-            {key: value for key, value in cell.overrides.items() if key not in said}
-        ),
+        "overrides": settings_text(cell.overrides, hidden),
         "start": _start_text(cell),
         "evaluation": cell.evaluation,
         "network": cell.network,
         "pretraining_data": cell.pretraining_data,
         "pretraining_profile": start.profile if start else "",
-        "pretraining_overrides": settings_text(
-            {key: value for key, value in changed.items() if key not in NO_SETTINGS}
-        ),
+        "pretraining_overrides": settings_text(changed, NO_SETTINGS),
         "data_fingerprint": record.data_fingerprint,
         "pretraining_fingerprint": record.weights.data_fingerprint,
         "mark": ", ".join(marks),
@@ -239,25 +233,25 @@ def _facts_of_cell(record: Record, identity: Iterable[str]) -> dict[str, Any]:
 
 def _facts_of_run(record: Record) -> dict[str, Any]:
     is_file = isinstance(record.pretraining, str)
+    title = record.facts.get("title", record.cell.method)
+    citations = [f"({citation})" for citation in _author(record)[1:] if citation]
     augmentation = record.config.get("test_time_augmentation", "none")
     # of predictions, the cell alone says it
     augmentation = record.cell.overrides.get("test_time_augmentation", augmentation)
-    title = record.facts.get("title", record.cell.method)
-    citations = [citation for citation in _author(record)[1:] if citation]
     return {
+        **record.cost,
         "seed": record.seed,
         "pretraining_seed": None if is_file else record.pretraining,
         "weights": record.pretraining if is_file else "",
         "classes": sum(value is not None for value in record.classes.values()),
         "recordings": len(record.recordings),
-        "title": " ".join([title, *(f"({citation})" for citation in citations)]),
+        "title": " ".join([title, *citations]),
         "group": record.facts.get("group", ""),
         "machine": record.environment.machine,
         "revision": record.environment.revision,
         "written": record.written,
         "name": record.name,
         "command": record.command,
-        **{name: record.cost.get(name) for name in COSTS},
         "training_hours": record.time["train"] / 3600 if "train" in record.time else None,
         "seen": "; ".join(f"{kind}: {which}" for kind, which in record.weights.seen.items()),
         "tta": augmentation != "none",
@@ -281,30 +275,33 @@ def _start_text(cell: Cell) -> str:
     return ", ".join(filter(None, words))
 
 
-def settings_text(settings: Mapping[str, Any]) -> str:
-    """Format settings by dotted name as one line, in alphabetical order."""
-    return ", ".join(f"{key}={as_text(settings[key])}" for key in sorted(settings))
+def settings_text(settings: Mapping[str, Any], hidden: Collection[str] = ()) -> str:
+    """Format settings by dotted name as one line, in alphabetical order.
+
+    Args:
+        settings: values by name.
+        hidden: names that are left out.
+    """
+    names = sorted(settings.keys() - hidden)
+    return ", ".join(f"{name}={as_text(settings[name])}" for name in names)
 
 
 def _numbers(record: Record, reported: Record | None) -> Iterator[tuple[Any, ...]]:
     """Yield the record's name and each of its numbers, with the columns `OF_NUMBER`."""
     others = {ALL_FRAMES: reported.metrics, **reported.groups} if reported else {}
+    scores = {name: (of.unit, of.better, of.title) for name, of in record.scores.items()}
     # metrics of a history are gains, which have no score
-    main = next((name for name in (*record.scores, *record.metrics) if name in record.metrics), "")
+    main = next((name for name in (*scores, *record.metrics) if name in record.metrics), "")
     texts = record.protocol.get("partial means", "").split("; ")
     # see `tespec.metrics.partial_means`
     partial = {mean: count for mean, _, count in (text.rpartition(": ") for text in texts)}
     for frames, numbers in {ALL_FRAMES: record.metrics, **record.groups}.items():
         for metric, value in numbers.items():
-            score = record.scores.get(metric)
+            unit, better, title = scores.get(metric, ("", "", metric))
             is_main = metric == main and frames == ALL_FRAMES
-            yield (
-                *(record.name, metric, frames, value),
-                *((score.unit, score.better) if score else ("", "")),
-                *(is_main, score.title if score else metric),
-                partial.get(f"{frames} {metric}", ""),
-                others.get(frames, {}).get(metric),
-            )
+            count = partial.get(f"{frames} {metric}", "")
+            other = others.get(frames, {}).get(metric)
+            yield record.name, metric, frames, value, unit, better, is_main, title, count, other
 
 
 def select(
@@ -340,9 +337,6 @@ def select(
     """
     import pandas as pd
 
-    for key in where:
-        if key not in COLUMNS:
-            raise UserError(f"column {key}", "no such column", suggest(key, COLUMNS))
     if by and by not in LEVELS:
         raise UserError(f"column {by}", "cannot be used with --by", suggest(by, LEVELS))
     chosen = frame[frame["kind"].isin(kinds)]
@@ -350,19 +344,21 @@ def select(
     chosen = chosen.assign(author=chosen["title"].where(chosen["kind"] == "predictions", ""))
     published = published_frame()
     for key, pattern in where.items():
-        selected = matches(chosen[key], pattern)
+        if key not in COLUMNS:
+            raise UserError(f"column {key}", "no such column", suggest(key, COLUMNS))
+        is_match = matches(chosen[key], pattern)
         is_published = key in published and matches(published[key], pattern).any()
-        if not selected.any() and not is_published:
+        if not is_match.any() and not is_published:
             known = filter(None, map(as_text, chosen[key].unique()))
             raise UserError(f"{key}={pattern}", "matches no results", suggest(pattern, known))
-        chosen = chosen[selected]
+        chosen = chosen[is_match]
     named = {*where, by, *free} | ({*PROTOCOL} if "evaluation" in {*where, by} else set())
     if "frames" not in named:
         chosen = chosen[chosen["frames"] == ALL_FRAMES]
     reasons = pd.Series("", chosen.index, dtype=object)
-    for key, value in DEFAULTS.items():
+    for key, value in reversed(DEFAULTS.items()):  # the first reason counts
         if key not in named:
-            reasons[(reasons == "") & (chosen[key] != value)] = key
+            reasons[chosen[key] != value] = key
     for version, (keys, order) in VERSIONS.items():
         rest = chosen[reasons == ""]
         if version not in named and rest[version].nunique() > 1:
@@ -370,9 +366,8 @@ def select(
             rest = rest.sort_values(["here", order, version], kind="stable")
             groups = rest.groupby(sorted({*keys, by} - {""}), sort=False, dropna=False)
             reasons[rest.index[rest[version] != groups[version].transform("last")]] = version
-    is_selected = reasons == ""
-    left_out = chosen.assign(reason=reasons).loc[~is_selected, LEFT_OUT]
-    return _named(chosen[is_selected], by), left_out
+    left_out = chosen.assign(reason=reasons).loc[reasons != "", LEFT_OUT]
+    return _named(chosen[reasons == ""], by), left_out
 
 
 def notes_on(frame: pd.DataFrame, left_out: pd.DataFrame) -> list[str]:
@@ -392,15 +387,14 @@ def notes_on(frame: pd.DataFrame, left_out: pd.DataFrame) -> list[str]:
 def _named(chosen: pd.DataFrame, by: str) -> pd.DataFrame:
     """Add the columns `label` and `column`; the values of `by` are displayed elsewhere."""
     level = {by, *(PROTOCOL if by == "evaluation" else [])}
-    firsts = chosen.drop_duplicates(["cell", "frames"])[[*OF_CELL, "title", "frames"]]
-    cells: list[Any] = firsts.to_dict("records")
+    cells = chosen.drop_duplicates(["cell", "frames"])[[*OF_CELL, "title", "frames"]]
+    title = cells["title"].where(cells["title"] != "", cells["method"])
+    changed = cells["pretraining_overrides"]
+    cells["label"] = title.where(changed == "", title + ", " + changed)
+    settings = cells.drop(columns=[*level & {*cells}]).to_dict("records")
+    cells["column"] = [f"{MEASURED} ({setting_name(facts)})" for facts in settings]
     places = ["network", "arch", "pretraining_data", "mark", "task", "column", "frames"]
     places += level & {*OF_CELL}
-    for cell in cells:
-        words = [cell["title"] or cell["method"], cell["pretraining_overrides"]]
-        cell["label"] = ", ".join(filter(None, words))
-        facts = {name: value for name, value in cell.items() if name not in level}
-        cell["column"] = f"{MEASURED} ({setting_name(facts)})"
     for name, keys, shared in (
         ("label", ["method"], []),
         ("label", ROW, ["network", "arch", "pretraining_data"]),
@@ -409,37 +403,27 @@ def _named(chosen: pd.DataFrame, by: str) -> pd.DataFrame:
         ("label", ["cell"], places),
     ):
         distinguish(cells, name, [key for key in keys if key not in level], shared)
-    names = firsts[["cell", "frames"]].assign(
-        label=[cell["label"] for cell in cells], column=[cell["column"] for cell in cells]
-    )
-    types = {"label": "str", "column": "str"}  # also without rows
+    names = cells[["cell", "frames", "label", "column"]]
     data = chosen["pretraining_data"]
     data = data.where(chosen["mark"] == "", data + "; " + chosen["mark"])
-    chosen = chosen.assign(pretraining_data=data)
-    return chosen.merge(names.astype(types), on=["cell", "frames"])
+    types = {"label": "str", "column": "str"}  # also without rows
+    return chosen.assign(pretraining_data=data).merge(names.astype(types), on=["cell", "frames"])
 
 
-def distinguish(
-    rows: Sequence[dict[str, Any]], name: str, keys: Iterable[str], shared: Sequence[str]
-) -> None:
+def distinguish(rows: pd.DataFrame, name: str, keys: Iterable[str], shared: Sequence[str]) -> None:
     """Extend equal texts in place by the facts that differ, such as ", method version 2".
 
     Args:
-        rows: facts of each text, by column of the frame.
-        name: of the text in `rows`.
+        rows: texts and facts, with columns of the frame.
+        name: column of the texts.
         keys: facts that may differ.
         shared: facts that are displayed beside the text.
     """
     for key in keys:
-        groups = defaultdict(list)
-        for row in rows:
-            groups[tuple(row[fact] for fact in (name, *shared))].append(row)
-        for group in groups.values():
-            if len({row[key] for row in group}) > 1:
-                for row in group:
-                    fact = as_text(row[key])
-                    word = key.replace("_", " ")
-                    row[name] += f", {word} {fact}" if fact else f", no {word}"
+        differ = rows.groupby([name, *shared])[key].transform("nunique") > 1
+        word = key.replace("_", " ")
+        facts = rows.loc[differ, key].map(as_text)
+        rows.loc[differ, name] += [f", {word} {fact}" if fact else f", no {word}" for fact in facts]
 
 
 def matches(values: pd.Series[Any], pattern: str) -> pd.Series[bool]:

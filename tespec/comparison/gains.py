@@ -81,17 +81,15 @@ def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] = {
             notes += remarks([*both["status"]], sum(both["tta"]))
             if base and machines[base] != machines[facts["row"]]:
                 notes.append("another machine")
-            note = "; ".join(filter(None, notes))
-            is_reported = REPORTED in set(both["status"])
-            others = {"note": note, "baseline": baseline, "is_reported": is_reported}
-            rows.append(facts | gain._asdict() | others)
+            others = {"baseline": baseline, "is_reported": REPORTED in [*both["status"]]}
+            rows.append(facts | gain._asdict() | others | {"note": "; ".join(filter(None, notes))})
     if not rows:
         remedy = f"evaluate a method with `tespec run`{''.join(f' ({note})' for note in hidden)}"
         raise UserError(f"--gains {baseline}", "no other method to compare with it", remedy)
     data = pd.DataFrame(rows)
     data["p_holm"] = data.groupby("evaluation")["p"].transform(statistics.holm)
     found: list[Any] = data.to_dict("records")
-    metrics = metric_titles(runs.to_dict("records"))
+    metrics = metric_titles(runs)
     texts = [
         {
             "Task": task_titles().get(row["task"], row["task"]),
@@ -118,16 +116,18 @@ def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] = {
     changed = runs["overrides"] + runs["pretraining_overrides"]
     accumulated = [ACCUMULATED] if changed.str.contains("accumulate=").any() else []
     title = runs.loc[runs["method"] == baseline, "title"].iloc[0]
-    columns = ["task", "column", "evaluation", "method", "label", "title", "arch", "backbone"]
-    columns += ["network", "pretraining_data", "pretraining_overrides", "baseline", "metric"]
-    columns += ["mean", "low", "high", "p", "dof", "n", "note", "p_holm"]
+    columns = [
+        *["task", "column", "evaluation", "method", "label", "title", "arch", "backbone"],
+        *["network", "pretraining_data", "pretraining_overrides", "baseline", "metric"],
+        *["mean", "low", "high", "p", "dof", "n", "note", "p_holm"],
+    ]
     table = Table(
         f"Gains over {title}",
         cells,
         bold,
         notes=(*GAIN_NOTES, *accumulated, *hidden),
         data=data[columns],
-        blocks=tuple(data["task"]),
+        blocks=tuple((task, "") for task in data["task"]),
         grey=(False,) * len(data),
         name=f"gains_{baseline}",
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cache
-from itertools import count, zip_longest
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
@@ -126,7 +126,7 @@ def published_frame() -> pd.DataFrame:
     A number that is not published is NaN. Columns are those of the frame of records, the keys of a
     row in `results/paper/*.yaml`, and:
         table, block, group, order: name of the table, index and heading of the group of rows,
-            number of the row.
+            a number that increases with the rows.
         source: "paper", "published" in an ablation, or "beyond" for a row of another publication,
             which is never ranked.
         ranked: whether the row competes for the best number; measured rows of its method follow
@@ -143,7 +143,6 @@ def published_frame() -> pd.DataFrame:
         table = read_published(name)
         tasks, _ = titles_of(name)
         rows = read_published(BEYOND)["rows"].get(name, ())
-        order = count(1)
         for block, group in enumerate(
             [*table["groups"], {"heading": "Other publications", "rows": rows}]
         ):
@@ -157,7 +156,7 @@ def published_frame() -> pd.DataFrame:
                     "source": PAPER if is_paper else BEYOND,
                     "block": block,
                     "group": group["heading"] or "",
-                    "order": next(order),
+                    "order": len(numbers),
                     "ranked": is_paper and row.get("ranked", True),
                 }
                 for number in _numbers(row, table["metrics"]):

@@ -30,13 +30,13 @@ class Ranking(NamedTuple):
     these reliabilities and equal true means. `methods` is the number of ranked methods.
     """
 
-    tau: float
-    p: float
-    low: float
-    high: float
-    ceiling: float
-    methods: int
-    reliability: tuple[float, float]
+    tau: float = nan
+    p: float = nan
+    low: float = nan
+    high: float = nan
+    ceiling: float = nan
+    methods: int = 0
+    reliability: tuple[float, float] = (nan, nan)
     note: str = ""
 
 
@@ -63,12 +63,13 @@ def compare_rankings(first: pd.DataFrame, second: pd.DataFrame, baseline: Hashab
         excluded |= set(runs["method"][~np.isfinite(runs["value"].to_numpy(float))])
     in_both = set(first["method"]) & set(second["method"]) - excluded
     methods = [method for method in dict.fromkeys(first["method"]) if method in in_both]
-    unknown = Ranking(nan, nan, nan, nan, nan, len(methods), (nan, nan))
+    unknown = Ranking(methods=len(methods))
     if len(methods) < MIN_METHODS:
         return unknown._replace(note=f"fewer than {MIN_METHODS} methods in both evaluations")
 
     ranked = [runs[[method in in_both for method in runs["method"]]] for runs in (first, second)]
-    starts = [_pretrainings(runs) for runs in ranked]
+    pretrained = [runs.dropna(subset="pretraining") for runs in ranked]
+    starts = [{*zip(runs["method"], runs["pretraining"], strict=True)} for runs in pretrained]
     is_same = starts[0] == starts[1] != set()
     contrasts = [_contrasts(runs, methods, pretraining=not is_same) for runs in ranked]
     means = np.stack([table["mean"] for table in contrasts])
@@ -89,13 +90,12 @@ def compare_rankings(first: pd.DataFrame, second: pd.DataFrame, baseline: Hashab
     # Sorted, so that the interval does not depend on the order of the runs.
     standardised = means / np.sqrt(noise)[:, None]
     low, high = _interval(standardised[:, np.argsort(means[0])])
-    both = (float(reliability[0]), float(reliability[1]))
-    return ranking._replace(low=low, high=high, ceiling=ceiling, reliability=both)
-
-
-def _pretrainings(runs: pd.DataFrame) -> set[tuple[Hashable, Hashable]]:
-    pretrained = runs.dropna(subset="pretraining")
-    return set(zip(pretrained["method"], pretrained["pretraining"], strict=True))
+    return ranking._replace(
+        low=low,
+        high=high,
+        ceiling=ceiling,
+        reliability=(float(reliability[0]), float(reliability[1])),
+    )
 
 
 def _contrasts(runs: pd.DataFrame, methods: list[Hashable], *, pretraining: bool) -> pd.DataFrame:
@@ -134,6 +134,4 @@ def _interval(means: NDArray[np.float64]) -> tuple[float, float]:
     pairs = np.triu_indices(methods, 1)
     order = np.sign(draws[..., pairs[0]] - draws[..., pairs[1]])
     taus = order.prod(axis=1).mean(axis=-1)
-    low = float(np.quantile(taus, ALPHA / 2))
-    high = float(np.quantile(taus, 1 - ALPHA / 2))
-    return low, high
+    return float(np.quantile(taus, ALPHA / 2)), float(np.quantile(taus, 1 - ALPHA / 2))

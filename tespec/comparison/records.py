@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 import os
 import platform
 import re
@@ -26,7 +25,7 @@ from pydantic import (
     WrapValidator,
     model_validator,
 )
-from pydantic_core import to_jsonable_python
+from pydantic_core import to_json
 
 import tespec
 from tespec.comparison.cell import DIGITS, Cell, differences, name_prefix, run_name
@@ -163,10 +162,8 @@ def new_record(**fields: Any) -> Record:
     identity = ("cell", "seed", "data_fingerprint", "start_sha256")
     name = run_name(*(fields.get(field, "") for field in identity))
     written = datetime.now(timezone.utc).replace(microsecond=0)
-    facts = to_jsonable_python(
-        fields | {"name": name, "written": written}, fallback=_plain, inf_nan_mode="null"
-    )
-    return _validated(json.dumps(facts), name)
+    facts = fields | {"name": name, "written": written}
+    return _validated(to_json(facts, fallback=_plain, inf_nan_mode="null"), name)
 
 
 def _plain(value: Any) -> Any:
@@ -209,8 +206,7 @@ def find_record(results: Path, name: str) -> Record | None:
     path = record_path(results, name)
     if path.is_file():
         return read_record(path)
-    archived = _archived(results, name.__eq__)
-    return archived[0]() if archived else None
+    return next((read() for read in _archived(results, name.__eq__)), None)
 
 
 def read_records(
@@ -234,38 +230,32 @@ def read_records(
 
 
 def iter_records(
-    results: Path, problems: list[str], prefixes: Collection[str] | None = None
+    results: Path,
+    problems: list[str],
+    prefixes: Collection[str] | None = None,
+    *,
+    repeated: bool = False,
 ) -> Iterator[Record]:
-    """Yield the records in `runs/*.json`, then others in `records.jsonl.gz`, one at a time.
+    """Yield the records in `runs/*.json`, then those in `records.jsonl.gz`, one at a time.
 
     Args:
         results: results folder.
         problems: gets one line for each file or line that is not a record.
         prefixes: as in `read_records`.
+        repeated: yield also a record of the archive that is in `runs/`.
 
     Raises:
         UserError: the folder is not a results folder.
     """
-    names = set()
-    for record in iter_files(results, problems, prefixes):
-        if record.name not in names:
-            names.add(record.name)
-            yield record
-
-
-def iter_files(
-    results: Path, problems: list[str], prefixes: Collection[str] | None = None
-) -> Iterator[Record]:
-    """Yield the records of all files and lines, also repeated ones; see `iter_records`."""
     require_results_folder(results)
 
     def matches(name: str) -> bool:
         return prefixes is None or name[:-DIGITS] in prefixes
 
-    paths = sorted((results / "runs").glob("*.json"))
-    readers: list[Callable[[], Record]] = [
-        partial(read_record, path) for path in paths if matches(path.stem)
-    ]
+    paths = [path for path in (results / "runs").glob("*.json") if matches(path.stem)]
+    paths.sort(key=str)  # faster than by parts
+    readers: list[Callable[[], Record]] = [partial(read_record, path) for path in paths]
+    names = set()
     try:
         readers += _archived(results, matches)
     except UserError as error:
@@ -276,7 +266,9 @@ def iter_files(
         except UserError as error:
             problems.append(str(error))
             continue
-        yield record
+        if repeated or record.name not in names:
+            names.add(record.name)
+            yield record
 
 
 def similar_records(results: Path, cell: Cell, seed: int) -> list[Record]:
@@ -392,23 +384,17 @@ def _validated(text: str | bytes, where: object) -> Record:
 
 def _revision() -> dict[str, Any]:
     """Git revision, and whether sources differ from it; "" and None without git."""
-
-    def git(*arguments: str) -> str:
-        # the repository itself, not one of something else above it
-        command = ["git", "-C", str(REPOSITORY), f"--git-dir={REPOSITORY / '.git'}", *arguments]
-        return subprocess.run(
-            command, capture_output=True, text=True, check=True, timeout=10
-        ).stdout.strip()
-
+    # the repository itself, not one of something else above it
+    git = ["git", "-C", str(REPOSITORY), f"--git-dir={REPOSITORY / '.git'}"]
+    run = partial(subprocess.check_output, text=True, stderr=subprocess.DEVNULL, timeout=10)
     with suppress(OSError, subprocess.SubprocessError):
-        changes = git("status", "--porcelain", "--", *PACKAGES, "configs")
-        return {"revision": git("rev-parse", "HEAD"), "modified": bool(changes)}
+        changes = run([*git, "status", "--porcelain", "--", *PACKAGES, "configs"])
+        return {"revision": run([*git, "rev-parse", "HEAD"]).strip(), "modified": bool(changes)}
     return {"revision": "", "modified": None}
 
 
 def _cpu() -> str:
-    names = []
-    with suppress(OSError):  # Linux
-        text = Path("/proc/cpuinfo").read_text()
-        names = re.findall(r"^model name\s*:(.*)", text, re.MULTILINE)
-    return " ".join(names[0].split()) if names else platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")  # on Linux
+    text = cpuinfo.read_text() if cpuinfo.is_file() else ""
+    name = re.search(r"^model name\s*:(.*)", text, re.MULTILINE)
+    return " ".join(name[1].split()) if name else platform.processor() or platform.machine()

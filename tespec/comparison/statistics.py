@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable
+from math import nan
 from typing import NamedTuple
 
 import numpy as np
@@ -21,26 +22,18 @@ PRETRAINING, BASELINE_SEED, METHOD_SEED, _ = range(4)  # the last one is the run
 class Gain(NamedTuple):
     """Mean gain, its 95 % interval, two-sided p-value and degrees of freedom.
 
-    `n` is the number of fine-tuning seeds that method and baseline share. Values that cannot be
-    computed are NaN; `note` gives the reason.
+    `n` is the number of fine-tuning seeds that method and baseline share, and `variance` that of
+    the mean. Values that cannot be computed are NaN; `note` gives the reason.
     """
 
-    mean: float
-    low: float
-    high: float
-    p: float
-    dof: float
-    n: int
+    mean: float = nan
+    low: float = nan
+    high: float = nan
+    p: float = nan
+    dof: float = nan
+    n: int = 0
     note: str = ""
-
-
-class Contrast(NamedTuple):
-    """A weighted sum of method effects, its variance and degrees of freedom, as in `Gain`."""
-
-    mean: float
-    variance: float
-    dof: float
-    note: str = ""
+    variance: float = nan
 
 
 class MixedModel:
@@ -105,7 +98,7 @@ class MixedModel:
                 break
             self.used = np.delete(self.used, variances.argmin())
 
-    def contrast(self, weights: NDArray[np.float64], *, pretraining: bool = True) -> Contrast:
+    def contrast(self, weights: NDArray[np.float64], *, pretraining: bool = True) -> Gain:
         """Estimate a contrast of the methods.
 
         Args:
@@ -113,31 +106,37 @@ class MixedModel:
             pretraining: False to leave out A: the contrast of these pre-trainings.
 
         Returns:
-            The estimate; what the runs do not determine is NaN.
+            The weighted sum as a gain; what the runs do not determine is NaN, and `n` is 0.
         """
+        # Not scipy.stats, which takes a second to import.
+        from scipy.special import stdtr, stdtrit
+
         target = np.zeros(self.fixed.shape[1])
         target[: len(weights)] = weights
         of_runs = target @ self.inverse
         if not np.allclose(of_runs @ self.fixed, target, atol=RANK_TOLERANCE):
-            return Contrast(math.nan, math.nan, math.nan, "no common seed")
+            return Gain(note="no common seed")
         mean = float(of_runs @ self.scores)
         coefficients = np.array([((of_runs @ columns) ** 2).sum() for columns in self.random])
         coefficients[PRETRAINING] *= pretraining
         of_baseline = coefficients[BASELINE_SEED] > RANK_TOLERANCE
         if not self.dof[BASELINE_SEED if of_baseline else METHOD_SEED]:
-            return Contrast(mean, math.nan, math.nan, "a single seed")
+            return Gain(mean, note="a single seed")
         # The variance is the sum of coefficients * s2 = g * Q, with T' g = coefficients.
         used = self.used
         terms = np.linalg.solve(self.t[np.ix_(used, used)].T, coefficients[used]) * self.q[used]
         variance = float(terms.sum())
         if variance <= (ROUNDING * np.abs(self.scores).max()) ** 2:
-            return Contrast(mean, math.nan, math.nan, "the estimated variance is not positive")
+            return Gain(mean, note="the estimated variance is not positive")
         satterthwaite = variance**2 / (terms**2 / self.dof[used]).sum()
         dof = max(float(satterthwaite), float(self.dof[used].min()))
         # The coefficient of A is 1 for a difference from a method with one pre-training.
         is_left_out = coefficients[PRETRAINING] > 0.5 and not self.dof[PRETRAINING]
         note = "one pre-training, its variance is not included" if is_left_out else ""
-        return Contrast(mean, variance, dof, note)
+        error = math.sqrt(variance)
+        margin = float(stdtrit(dof, 1 - ALPHA / 2)) * error
+        p = 2 * float(stdtr(dof, -abs(mean) / error))
+        return Gain(mean, mean - margin, mean + margin, p, dof, note=note, variance=variance)
 
 
 def gains(runs: pd.DataFrame, baseline: Hashable) -> dict[Hashable, Gain]:
@@ -162,35 +161,28 @@ def gains(runs: pd.DataFrame, baseline: Hashable) -> dict[Hashable, Gain]:
     >>> f"{gain.mean:.1f} [{gain.low:.2f}, {gain.high:.2f}]"
     '2.0 [-0.48, 4.48]'
     """
-    # Not scipy.stats, which takes a second to import.
-    from scipy.special import stdtr, stdtrit
-
     seeds: dict[Hashable, set[Hashable]] = {}
     for method, seed in zip(runs["method"], runs["seed"], strict=True):
         seeds.setdefault(method, set()).add(seed)
     is_finite = np.isfinite(runs["value"].to_numpy(float))
     diverged = set(runs["method"][~is_finite])
     others = [method for method in seeds if method != baseline]
-    unknown = Gain(math.nan, math.nan, math.nan, math.nan, math.nan, 0, "no run of the baseline")
     if baseline in diverged:
-        unknown = unknown._replace(note="a score of the baseline is not finite")
-    if baseline in diverged or baseline not in seeds:
-        return dict.fromkeys(others, unknown)
+        return dict.fromkeys(others, Gain(note="a score of the baseline is not finite"))
+    if baseline not in seeds:
+        return dict.fromkeys(others, Gain(note="no run of the baseline"))
     model = MixedModel(runs[[method not in diverged for method in runs["method"]]], baseline)
     result = {}
     for method in others:
         n = len(seeds[method] & seeds[baseline])
         if method in diverged:
-            result[method] = unknown._replace(n=n, note="a score is not finite")
+            result[method] = Gain(n=n, note="a score is not finite")
             continue
         weights = [float(name == method) - float(name == baseline) for name in model.methods]
-        mean, variance, dof, note = model.contrast(np.array(weights))
-        error = math.sqrt(variance)
-        margin = float(stdtrit(dof, 1 - ALPHA / 2)) * error
-        p = 2 * float(stdtr(dof, -abs(mean) / error))
-        if n == 0 and math.isfinite(error):
-            note = "; ".join(filter(None, ["indirect, no common seed", note]))
-        result[method] = Gain(mean, mean - margin, mean + margin, p, dof, n, note)
+        gain = model.contrast(np.array(weights))
+        is_indirect = n == 0 and math.isfinite(gain.variance)
+        notes = ["indirect, no common seed" if is_indirect else "", gain.note]
+        result[method] = gain._replace(n=n, note="; ".join(filter(None, notes)))
     return result
 
 

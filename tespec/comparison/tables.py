@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import compress, product
+from functools import cache
+from itertools import chain, compress, product
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from tespec.comparison import published as paper
-from tespec.comparison.ablation import match_row
 from tespec.comparison.frame import (
     COLUMNS,
     DEFAULTS,
@@ -30,6 +29,7 @@ from tespec.comparison.frame import (
     notes_on,
     remarks,
     select,
+    settings_text,
 )
 from tespec.comparison.published import ABLATED, METRICS, NONE, TABLES, Ablation
 from tespec.comparison.records import PER_MICRO_BATCH, REPORTED
@@ -89,22 +89,21 @@ class Table(NamedTuple):
     bold: pd.DataFrame  # whether each cell is bold
     notes: tuple[str, ...]  # lines below the table
     data: pd.DataFrame  # numbers behind the table, one per row
-    blocks: tuple[Any, ...]  # block of each row; a rule separates blocks
+    blocks: tuple[tuple[Any, str], ...]  # number and heading of each row's block, between rules
     grey: tuple[bool, ...]  # whether each row is in grey text
     main: str = ""  # title of the main metric
     name: str = ""  # of the files
 
-    def measured(self) -> Table | None:
-        """Select the measured rows and columns; None if there are none."""
+    def measured(self) -> Table:
+        """Select the measured rows and columns, perhaps none."""
         columns = [MEASURED in column[2] for column in self.cells.columns]
         rows = (self.cells.loc[:, columns] != NONE).any(axis=1).to_numpy()
-        table = self._replace(
+        return self._replace(
             cells=self.cells.loc[rows, columns],
             bold=self.bold.loc[rows, columns],
             blocks=tuple(compress(self.blocks, rows)),
             grey=tuple(compress(self.grey, rows)),
         )
-        return table if rows.any() else None
 
 
 def make_tables(
@@ -139,42 +138,39 @@ def make_tables(
     is_varied = "pretraining_overrides" in {*where, by}
     ablated = runs[(runs["pretraining_overrides"] != "") & (not is_varied)]
     not_compared = pd.concat([left_out, ablated.assign(reason="pretraining_overrides")[LEFT_OUT]])
-    compared = [row for row in numbers if is_varied or not row["pretraining_overrides"]]
-    evaluated = {row["task"] for row in compared if row["kind"] in ("evaluation", "predictions")}
-    custom = {
-        _file_name(CUSTOM + task): task for task in sorted(evaluated - {*paper.task_titles()})
-    }
+    compared = numbers[~numbers["cell"].isin(ablated["cell"])]
+    evaluated = compared.loc[compared["kind"].isin(["evaluation", "predictions"]), "task"]
+    tasks = sorted({*evaluated} - {*paper.task_titles()})
+    custom = {_file_name(CUSTOM + task): task for task in tasks}
     ablations = {f"ablation_{name}": table for name, table in paper.read_ablations().items()}
     names = [*TABLES, *ablations, *custom]
     for name in only:
         if name not in names:
             raise UserError(f"--only {name}", "no such table", suggest(name, names))
-    of_runs = runs.assign(source=MEASURED, label=None).reindex(columns=DATA)
-    both = pd.concat([published, of_runs], ignore_index=True)[DATA]
-    published_rows: list[Any] = published.to_dict("records")
+    measured_data = runs.assign(source=MEASURED, label=None).reindex(columns=DATA)
     tables = []
     for name in only or names:
-        of_paper = [row for row in published_rows if row["table"] == name]
+        of_paper = published[published["table"] == name]
+        # Rows of other publications without a number appear only in the long CSV.
+        is_shown = (of_paper["source"] != paper.BEYOND) | (of_paper["text"] != NONE)
         if name in ablations:
             layout, rows = _ablation(ablations[name], numbers, by)
-            hidden = left_out[(left_out["method"] == ABLATED) & bool(rows)]
+            hidden = left_out[(left_out["method"] == ABLATED) & bool(len(rows))]
         else:
             layout, rows = _comparison(name, custom.get(name, ""), compared, of_paper)
             hidden = not_compared
-        # Rows of other publications without a number appear only in the long CSV.
-        of_paper = [row for row in of_paper if row["source"] != paper.BEYOND or row["text"] != NONE]
-        shown = rows if measured else of_paper + rows
-        if not shown:
+        machines = _mark(rows)
+        shown = rows if measured else pd.concat([of_paper[is_shown], rows])
+        if shown.empty:
             continue
-        of_rows = runs[runs["cell"].isin({row["cell"] for row in rows})]
-        notes = _notes(name, shown, rows, of_rows)
+        notes = _footnotes(name, shown) + [AVERAGED] * bool(len(rows)) + machines
+        notes += _notes(name, rows, runs[runs["cell"].isin(rows["cell"])])
         notes += notes_on(frame, hidden[hidden["task"].isin(layout.tasks)])
-        # Whole numbers stay whole in a table without published rows.
-        data = both if of_paper else of_runs
-        is_behind = data["cell"].isin({row["cell"] for row in rows})
-        is_behind &= data["metric"].isin(layout.metrics)
-        data = data[is_behind | (data["table"] == name)]
-        table = arranged(layout, shown, notes, data)
+        is_behind = measured_data["cell"].isin(rows["cell"])
+        data = measured_data[is_behind & measured_data["metric"].isin(layout.metrics)]
+        if len(of_paper):  # otherwise, whole numbers stay whole
+            data = pd.concat([of_paper, data])[DATA]
+        table = arranged(layout, shown.to_dict("records"), notes, data)
         tables.append(selected(table._replace(name=name), where, by, measured))
     remedy = f"run `tespec run` first{''.join(f' ({note})' for note in notes_on(frame, left_out))}"
     if len(tables) < len(only):
@@ -193,12 +189,13 @@ def selected(table: Table, where: Mapping[str, str], by: str = "", measured: boo
         by: an additional level.
         measured: whether it shows only measured rows.
     """
-    words = ["measured rows"] * measured + [f"{key} = {value}" for key, value in where.items()]
-    words += [f"by {by}"] * bool(by)
-    parts = [table.name, *["measured"] * measured, *map("-".join, where.items())]
+    # words of the caption by part of the name
+    words = {"measured": "measured rows"} if measured else {}
+    words |= {f"{key}-{value}": f"{key} = {value}" for key, value in where.items()}
+    words |= {f"by_{by}": f"by {by}"} if by else {}
     return table._replace(
-        title=", ".join(filter(None, [table.title, "; ".join(words)])),
-        name=_file_name("_".join([*parts, *[f"by_{by}"] * bool(by)])),
+        title=", ".join(filter(None, [table.title, "; ".join(words.values())])),
+        name=_file_name("_".join([table.name, *words])),
         data=table.data.assign(table=table.name),
     )
 
@@ -231,7 +228,7 @@ def _levels(rows: pd.DataFrame, by: str) -> Any:
     return [(isinstance(value, str), value) if by else () for value in values]
 
 
-def averaged(runs: pd.DataFrame, by: str = "") -> list[Number]:
+def averaged(runs: pd.DataFrame, by: str = "") -> pd.DataFrame:
     """Average the runs of each cell.
 
     Args:
@@ -239,15 +236,16 @@ def averaged(runs: pd.DataFrame, by: str = "") -> list[Number]:
         by: column whose values are averaged separately.
 
     Returns:
-        Columns of the first run of each cell, metric and group of frames, and: level, mean, std, n,
-        finite (runs with a finite score), seeds, pretrainings (their numbers), machines, files (of
-        own weights), statuses, remarks (see `frame.remarks`), expected (runs, at most those of
-        other cells), and text, such as "34.47 ± 0.25 (3 of 5)" if other cells of a column have
-        five runs.
+        The first run of each cell, metric and group of frames, with the additional columns level,
+        mean, std, n, finite (runs with a finite score), seeds, pretrainings (their numbers),
+        machines, files (of own weights), statuses, remarks (see `frame.remarks`), expected (runs,
+        at most those of other cells), and text, such as "34.47 ± 0.25 (3 of 5)" if other cells of
+        a column have five runs.
     """
     keys = [*dict.fromkeys(["cell", "metric", "frames", *([by] if by else [])])]
     draws = runs["pretraining_seed"].astype(object).where(runs["weights"] == "", runs["weights"])
-    groups = runs.assign(draw=draws).groupby(keys, sort=False, dropna=False)
+    runs = runs.assign(draw=draws, is_reported=runs["status"] == REPORTED)
+    groups = runs.groupby(keys, sort=False, dropna=False)
     means = groups.agg(
         mean=("value", "mean"),
         std=("value", "std"),
@@ -258,12 +256,12 @@ def averaged(runs: pd.DataFrame, by: str = "") -> list[Number]:
         partial=("partial", "max"),
         statuses=("status", list),
         augmented=("tta", "sum"),
+        reported=("is_reported", "sum"),
+        machines=("machine", "unique"),
+        files=("weights", "unique"),
     )
-    for name, column in (("machines", "machine"), ("files", "weights")):
-        distinct = runs.drop_duplicates([*keys, column])
-        means[name] = distinct.groupby(keys, sort=False, dropna=False)[column].agg(list)
     numbers = runs.drop_duplicates(keys).reset_index(drop=True)
-    numbers = numbers.assign(**means.reset_index(drop=True), is_measured=True)
+    numbers = numbers.assign(**means.reset_index(drop=True), is_measured=True, is_grey=False)
     numbers["level"] = _levels(numbers, by)
     # Methods without pre-training have one run per seed, others one per seed and pre-training. Rows
     # of an ablation may have fewer runs than the default.
@@ -272,11 +270,9 @@ def averaged(runs: pd.DataFrame, by: str = "") -> list[Number]:
     seeds = numbers["seeds"].groupby(rivals).transform("max")
     draws = numbers["n"].groupby([*rivals, numbers["pretrainings"] > 0]).transform("max")
     numbers["expected"] = np.maximum(seeds, draws)
-    rows: list[Number] = numbers.to_dict("records")
-    for row in rows:
-        row["remarks"] = remarks(row["statuses"], row["augmented"])
-        row["text"] = _text(row)
-    return rows
+    numbers["remarks"] = [*map(remarks, numbers["statuses"], numbers["augmented"])]
+    numbers["text"] = [*map(_text, numbers.to_dict("records"))]
+    return numbers
 
 
 def _text(number: Number) -> str:
@@ -299,122 +295,126 @@ def digits_of(unit: str, value: float) -> str:
 
 
 def _comparison(
-    name: str, task: str, numbers: Sequence[Number], published: Sequence[Number]
-) -> tuple[Layout, list[Number]]:
+    name: str, task: str, numbers: pd.DataFrame, published: pd.DataFrame
+) -> tuple[Layout, pd.DataFrame]:
     """Layout and measured rows of a comparison table of the paper, or of a custom task.
 
     Rows stand below the published ones of their method, or in groups of their own.
     """
     labels = {"group": "Group", "label": "Method", **NETWORK_LABELS}
     if task:
-        metrics = metric_titles(row for row in numbers if row["task"] == task)
+        metrics = metric_titles(numbers[numbers["task"] == task])
         layout = Layout(f"Task {task}", labels, {task: task}, metrics)
     else:
-        title = paper.read_published(name)["title"]
-        layout = Layout(title, labels, *paper.titles_of(name))
-    places: dict[Any, Number] = {}
-    for row in published:
-        if row["ranked"]:
-            place = {name: row[name] for name in ("block", "group", "order")}
-            places[row["method"]] = places[row["method"], row["arch"]] = place
-    rows = []
-    for row in numbers:
-        if row["task"] in layout.tasks and row["metric"] in layout.metrics:
-            is_reference = row["kind"] in ("reference", "control")
-            group = "References" if is_reference else row["group"]
-            place = {"block": 200 if is_reference else 100, "group": group, "order": 0}
-            place = places.get(row["method"], place)
-            rows.append(row | places.get((row["method"], row["arch"]), place))
-    return layout, rows
+        layout = Layout(paper.read_published(name)["title"], labels, *paper.titles_of(name))
+    places: dict[Any, Any] = {}
+    for keys in (["method"], ["method", "arch"]):
+        last = published[published["ranked"]].drop_duplicates(keys, keep="last")
+        places |= last.set_index(keys)[["block", "group", "order"]].to_dict("index")
+    is_shown = numbers["task"].isin(layout.tasks) & numbers["metric"].isin(layout.metrics)
+    rows: list[Any] = numbers[is_shown].to_dict("records")
+    for row in rows:
+        row |= {"block": 100, "order": 0}
+        if row["kind"] in ("reference", "control"):
+            row |= {"block": 200, "group": "References"}
+        row |= places.get((row["method"], row["arch"])) or places.get(row["method"], {})
+    return layout, pd.DataFrame(rows, columns=[*numbers, "block", "order"])
 
 
-def _ablation(
-    ablation: Ablation, numbers: Sequence[Number], by: str
-) -> tuple[Layout, list[Number]]:
+def _ablation(ablation: Ablation, numbers: pd.DataFrame, by: str) -> tuple[Layout, pd.DataFrame]:
     """Layout and measured rows of an ablation, by settings.
 
     Shown are the networks, tasks and columns of changed rows, of the ablation's own task if it has
     been measured.
     """
-    rows = []
-    for number in numbers:
-        settings = number["pretraining_profile"], number["pretraining_overrides"]
-        order = match_row(ablation, *settings) if number["method"] == ABLATED else -1
-        if order >= 0 and number["pretraining_profile"] and number["metric"] in METRICS:
-            place = {"block": 0, "group": "", "order": order, "label": ablation.labels[order]}
-            place["setting"] = [number[name] for name in ("task", "arch", "backbone", "column")]
-            rows.append(number | place)
-    changed = [row["setting"] for row in rows if not ablation.rows[row["order"]].default]
-    changed = [setting for setting in changed if setting[0] == ablation.task] or changed
-    rows = [row for row in rows if row["setting"] in changed]
+    rows = numbers[numbers["metric"].isin(METRICS)].assign(block=0, group="")
+    facts = rows[["method", "pretraining_profile", "pretraining_overrides"]]
+    rows["order"] = [_row_of(ablation, *row) for row in facts.itertuples(index=False)]
+    rows = rows[rows["order"] >= 0]
+    rows = rows.assign(label=[ablation.labels[order] for order in rows["order"]])
+    is_default = [ablation.rows[order].default for order in rows["order"]]
+    changed = rows[~np.array(is_default, bool)]
+    of_task = changed[changed["task"] == ablation.task]
+    settings = (changed if of_task.empty else of_task)[["task", "arch", "backbone", "column"]]
+    rows = rows.merge(settings.drop_duplicates())
     keys = [name for name in ROW if name not in ("backbone", "arch", by)]
     distinguish(rows, "label", keys, ["network", "arch", "pretraining_data", *HEADER])
     labels = {"label": ablation.variable, **NETWORK_LABELS}
-    known = paper.task_titles()
-    tasks = {
-        task: known.get(task, task) for task in [ablation.task, *(row["task"] for row in rows)]
-    }
+    titles = paper.task_titles()
+    tasks = {task: titles.get(task, task) for task in [ablation.task, *rows["task"]]}
     metrics = paper.titles_of("segmentation")[1]
     return Layout(f"Ablation: {ablation.title}", labels, tasks, metrics), rows
 
 
-def _mark(rows: Sequence[Number]) -> list[str]:
-    """Set the best measured scores of each column in bold, and mark their machines.
+def _row_of(ablation: Ablation, method: str, profile: str, changed: str) -> int:
+    """Position of the row with exactly the settings that a pre-training changes; -1 if none."""
+    for position, row in enumerate(ablation.rows if method == ABLATED else ()):
+        settings = row.set
+        # Settings of the profile need torch.
+        if row.scale and all(f"{key}=" in changed for key in row.scale):
+            settings = row.overrides(_default_settings(profile))
+        if profile and settings_text(settings) == changed and (settings or row.default):
+            return position
+    return -1
+
+
+@cache
+def _default_settings(profile: str) -> dict[str, Any]:
+    from tespec.core.config import as_facts, flattened, pretraining_settings
+
+    return flattened(as_facts(pretraining_settings(ABLATED, profile)))
+
+
+def _mark(rows: pd.DataFrame) -> list[str]:
+    """Set the best measured scores of each column in bold, and mark their machines, in place.
 
     Returns:
         Notes that explain the marks of machines.
     """
-    scores = defaultdict(list)
-    for row in rows:
-        is_ranked = row["kind"] == "evaluation" and row["finite"] == row["n"]
-        is_ranked &= REPORTED not in row["statuses"]
-        sign = {"higher": 1, "lower": -1, "": 0}[row["better"]]
-        row["score"] = sign * row["mean"] if is_ranked and sign else -math.inf
-        scores[_header(row)].append(row["score"])
-    machines = Counter(name for row in rows for name in row["machines"]).most_common()
+    is_ranked = (rows["kind"] == "evaluation") & (rows["finite"] == rows["n"])
+    is_ranked &= rows["reported"] == 0
+    sign = rows["better"].map({"higher": 1, "lower": -1})
+    scores = (sign * rows["mean"]).where(is_ranked)
+    columns = scores.groupby([rows[name] for name in HEADER])
+    rows["bold"] = (columns.transform("count") > 1) & (scores == columns.transform("max"))
+    machines = Counter(chain.from_iterable(rows["machines"])).most_common()
     marks = {name: sign for (name, _), sign in zip(machines, SIGNS, strict=False)}
-    for row in rows:
-        *_, second, best = [-math.inf, *sorted(scores[_header(row)])]
-        row["bold"] = second > -math.inf and row["score"] == best
-        row["text"] += "".join(marks[name] for name in row["machines"])
+    rows["text"] += ["".join(marks[name] for name in names) for names in rows["machines"]]
     if len(marks) < 2:
         return []
     unmarked, *marked = [f"{mark} {name}".strip() for name, mark in marks.items()]
     return [f"Measured on different machines: {'; '.join(marked)}; unmarked: {unmarked}."]
 
 
-def _header(number: Number) -> tuple[Any, ...]:
-    return tuple(number[name] for name in HEADER)
+def _footnotes(name: str, shown: pd.DataFrame) -> list[str]:
+    """Explain the marks of the published rows of a table."""
+    if name not in TABLES:
+        return []
+    marks = paper.read_published(name)["marks"] | paper.read_published(paper.BEYOND)["marks"]
+    labels = "".join(shown["label"])
+    return [f"{mark} {text}." for mark, text in marks.items() if mark in labels]
 
 
-def _notes(
-    name: str, shown: Sequence[Number], rows: Sequence[Number], runs: pd.DataFrame
-) -> list[str]:
-    """Explain the marks of published rows, and what the measured ones and their runs differ in."""
-    notes = []
-    if name in TABLES:
-        marks = paper.read_published(name)["marks"] | paper.read_published(paper.BEYOND)["marks"]
-        used = "".join(number["label"] for number in shown)
-        notes += [f"{mark} {text}." for mark, text in marks.items() if mark in used]
-    notes += [AVERAGED] * bool(rows) + _mark(rows)
-    used = " ".join(word for row in rows for word in row["remarks"])
-    notes += [note for word, note in REMARKS.items() if word in used]
+def _notes(name: str, rows: pd.DataFrame, runs: pd.DataFrame) -> list[str]:
+    """Explain brackets of measured rows, and what these and their runs differ in."""
+    brackets = " ".join(chain.from_iterable(rows["remarks"]))
+    notes = [note for word, note in REMARKS.items() if word in brackets]
     notes += _reproductions(runs)
     of_weights = runs[runs["seen"] != ""].groupby(["label", "seen"], sort=False).size()
     notes += [f"{label}: its initial weights have seen {seen}." for label, seen in of_weights.index]
-    notes += [PARTIAL] * any(row["partial"] for row in rows)
-    notes += [FROZEN] * any(row["frozen"] for row in rows)
-    changed = [row[name] for row in rows for name in ("overrides", "pretraining_overrides")]
+    notes += [PARTIAL] * any(rows["partial"])
+    notes += [FROZEN] * any(rows["frozen"])
+    changed = [*rows["overrides"], *rows["pretraining_overrides"]]
     notes += [ACCUMULATED] * any("accumulate=" in text for text in changed)
     notes += dict.fromkeys(
-        f"{row['label']}: files {', '.join(hashed[:8] for hashed in row['files'])} of own weights "
+        f"{label}: files {', '.join(hashed[:8] for hashed in files)} of own weights "
         "count as draws of one pre-training; their settings are unknown."
-        for row in rows
-        if len(row["files"]) > 1
+        for label, files in zip(rows["label"], rows["files"], strict=True)
+        if len(files) > 1
     )
-    plugins = {row["plugin"]: row["label"] for row in rows if row["plugin"]}
-    if name.startswith(CUSTOM) and len(plugins) > 1:
-        files = ", ".join(f"{plugin} ({label})" for plugin, label in plugins.items())
+    of_plugins = rows[rows["plugin"] != ""].drop_duplicates("plugin", keep="last")
+    if name.startswith(CUSTOM) and len(of_plugins) > 1:
+        files = ", ".join(of_plugins["plugin"] + " (" + of_plugins["label"] + ")")
         notes.append(f"Plug-in files differ, and with them perhaps the task: {files}.")
     return notes
 
@@ -447,12 +447,12 @@ def arranged(
         notes: lines below the table.
         data: numbers behind the table.
     """
-    tasks = {name: (n, title) for n, (name, title) in enumerate(layout.tasks.items())}
-    metrics = {name: (n, title) for n, (name, title) in enumerate(layout.metrics.items())}
+    tasks = [*layout.tasks]
+    metrics = [*layout.metrics]
     grid: dict[Any, dict[Any, Number]] = defaultdict(dict)
     for number in numbers:
-        task, metric, *others = _header(number)
-        column = (tasks[task], metrics[metric], *others)
+        task, metric, *others = (number[name] for name in HEADER)
+        column = (tasks.index(task), metrics.index(metric), *others)
         place = [number[name] for name in ("block", "group", "order", "is_measured")]
         labels = [RECURRENT.get(number[name], number[name]) for name in layout.labels]
         row = grid[(*place, *labels)]
@@ -460,34 +460,40 @@ def arranged(
             raise ValueError(f"two numbers in one cell of {layout.title}: {number['label']}")
     columns = sorted({column for row in grid.values() for column in row})
     rows = sorted(grid)
-    cells = [[grid[row].get(column, {"text": NONE}) for column in columns] for row in rows]
     index = pd.MultiIndex.from_tuples([row[4:] for row in rows], names=[*layout.labels.values()])
-    headings = [
-        (*task[1:], *metric[1:], column, *map(as_text, level[1:]))
-        for task, metric, _, level, column in columns
-    ]
-    titles = pd.MultiIndex.from_tuples(headings)
-    main = (layout.metrics[number["metric"]] for number in numbers if number.get("main"))
+    headings = [(tasks[task], metrics[metric], *others) for task, metric, *others in columns]
+    titles = pd.MultiIndex.from_tuples(
+        (layout.tasks[task], layout.metrics[metric], column, *map(as_text, level[1:]))
+        for task, metric, _, level, column in headings
+    )
+
+    def cells(name: str, empty: Any) -> pd.DataFrame:
+        texts = [[grid[row].get(column, {}).get(name, empty) for column in columns] for row in rows]
+        return pd.DataFrame(texts, index, titles)
+
+    main = (layout.metrics[number["metric"]] for number in numbers if number.get("main") is True)
     return Table(
-        layout.title,
-        pd.DataFrame([[cell["text"] for cell in row] for row in cells], index, titles),
-        pd.DataFrame([[cell.get("bold", False) for cell in row] for row in cells], index, titles),
-        tuple(notes),
-        data,
-        tuple(row[:2] for row in rows),
-        tuple(any(cell.get("is_grey") for cell in row) for row in cells),
-        next(main, ""),
+        title=layout.title,
+        cells=cells("text", NONE),
+        bold=cells("bold", False),
+        notes=tuple(notes),
+        data=data,
+        blocks=tuple(row[:2] for row in rows),
+        grey=tuple(cells("is_grey", False).any(axis=1)),
+        main=next(main, ""),
     )
 
 
-def metric_titles(numbers: Iterable[Number]) -> dict[str, str]:
+def metric_titles(numbers: pd.DataFrame) -> dict[str, str]:
     """Titles of metrics with unit and arrow by name, the main metric first.
 
     Metrics of scores only, unless there are none.
     """
-    numbers = sorted(numbers, key=lambda number: not number["main"])
+    numbers = numbers.sort_values("main", ascending=False, kind="stable")
+    scored = numbers[numbers["better"] != ""]
+    metrics = (numbers if scored.empty else scored).drop_duplicates("metric")
     titles = {}
-    for number in [number for number in numbers if number["better"]] or numbers:
+    for number in metrics.to_dict("records"):
         unit = f" ({number['unit']})" if number["unit"] not in ("", "%") else ""
         title = number["metric_title"].rstrip(" ↑↓")
         titles[number["metric"]] = f"{title}{unit}{ARROWS[number['better']]}"

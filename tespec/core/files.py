@@ -71,7 +71,7 @@ for _kind, _first, _pattern in _SCALARS:
 
 def regular_file(path: Path) -> Path:
     """Return `path`; raise an `OSError` for a pipe, socket or device, which could block."""
-    if path.exists() and not (path.is_file() or path.is_dir()):
+    if not (path.is_file() or path.is_dir()) and path.exists():
         raise OSError(errno.EINVAL, "not a regular file", str(path))
     return path
 
