@@ -302,9 +302,8 @@ def resolve_setup(setup: Setup, given: Sequence[str], profile: str | None, data:
     threads = setup.threads
     if profile and not threads:
         threads = next((p.threads for p in reversed(read_profiles(profile)) if p.threads), None)
-    program = ["tespec"]
-    if setup.launcher != "none":
-        program = [*starting(setup.launcher, os.environ), "-m", "tespec.cli"]
+    launched = [*starting(setup.launcher, os.environ), "-m", "tespec.cli"]
+    program = ["tespec"] if setup.launcher == "none" else launched
     words = [*_repeated(given), *(["--data", data] if data else [])]
     if not threads and choose_device(setup.device).type == "cpu":
         words += ["--threads", str(torch.get_num_threads())]
