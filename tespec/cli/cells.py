@@ -25,7 +25,6 @@ from tespec.core import config
 from tespec.core.distributed import is_first
 from tespec.core.errors import UserError
 from tespec.core.settings import Pretraining
-from tespec.datasets.base import TEST
 from tespec.pretraining.method import Method, find_method
 from tespec.registry import METHODS
 from tespec.runs import predictions as predict
@@ -154,7 +153,7 @@ def print_cost(cell: CellOptions, setup: Setup) -> None:
     spec.validate(planned=True)
     settings = spec.resolve_settings()
     size = input_size(settings, settings.task, spec.data.sensor(settings.sensor))
-    windows = 0 if spec.data.is_sample or spec.split != TEST else evaluated_windows(settings)
+    windows = 0 if spec.data.is_sample or spec.split != "test" else evaluated_windows(settings)
     estimate = estimate_training(settings, size)
     print(estimate.report(spec.data.title, setup, cell.training.gpus, windows))
     if spec.pretrains and spec.data.is_sample:

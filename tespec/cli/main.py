@@ -22,14 +22,15 @@ MISTAKE = 2
 INTERRUPTED = 130
 CLOSED_PIPE = 141  # as of a process that SIGPIPE ends
 PREEMPTED = 75  # EX_TEMPFAIL
+# app in this package, and what it does
 VERBS = {
-    "run": "fine-tune and evaluate one cell of the tables",
-    "pretrain": "pre-train a backbone without labels",
-    "plan": "run the missing runs of a plan in parallel",
-    "tables": "print and write the comparison tables",
-    "report": "write all results as one HTML page",
-    "data": "check, pack and preview data sets",
-    "weights": "inspect and convert weights",
+    "run": ("run:app", "fine-tune and evaluate one cell of the tables"),
+    "pretrain": ("run:pretrain_app", "pre-train a backbone without labels"),
+    "plan": ("plan:app", "run the missing runs of a plan in parallel"),
+    "tables": ("tables:app", "print and write the comparison tables"),
+    "report": ("tables:report_app", "write all results as one HTML page"),
+    "data": ("data:app", "check, pack and preview data sets"),
+    "weights": ("weights:app", "inspect and convert weights"),
 }
 LISTED = Group("Verbs", show=False)  # in the help's text
 HARNESS = ("tespec", "baselines", "benchmarks")
@@ -193,17 +194,14 @@ def refuse(wrong: bool, message: str) -> None:
         raise CycloptsError(msg=message)
 
 
-verbs = [f"  {name:9} {text}" for name, text in VERBS.items()]
+verbs = [f"  {name:9} {text}" for name, (_, text) in VERBS.items()]
 app = new_app(
     "tespec",
     "Benchmark harness for self-supervised pre-training on event cameras.\n\n" + "\n".join(verbs),
     usage="Usage: tespec VERB ...  (see tespec VERB --help)",
     help_epilogue=examples("plan demo", "run --method tespec --task ddd17"),
 )
-for name in VERBS:
-    target = {"pretrain": "run:pretrain_app", "report": "tables:report_app"}.get(
-        name, f"{name}:app"
-    )
+for name, (target, _) in VERBS.items():
     app.command(f"tespec.cli.{target}", name=name, group=LISTED)  # imported when it is called
 
 

@@ -35,12 +35,6 @@ OMITTED = {
 }
 Given = Annotated[Sequence[str], Parameter(parse=False)]  # unparsed arguments of the command line
 Words = Parameter(consume_multiple=True)  # several words behind one option
-Seeds = Parameter(
-    name=("--seed", "--seeds"),
-    consume_multiple=True,
-    show_default=False,
-    help="random seeds, run in turn (default: 0)",
-)
 Plugins = Annotated[
     tuple[Path, ...],
     Advanced(name="--import", help="Python file that registers a method, ...; repeatable"),
@@ -60,13 +54,9 @@ def read_config(kind: str, name: str) -> str:
     return add_file(kind, Path(name)) if name.endswith(".yaml") else name
 
 
-def _config(kind: str, _: type, tokens: Any) -> str:
-    return read_config(kind, tokens[0].value)
-
-
 # Options that name a config, or a file of one.
-Task = partial(Parameter, converter=partial(_config, "tasks"))
-Profile = partial(Parameter, converter=partial(_config, "profiles"))
+Task = partial(Parameter, converter=lambda _, tokens: read_config("tasks", tokens[0].value))
+Profile = partial(Parameter, converter=lambda _, tokens: read_config("profiles", tokens[0].value))
 
 
 def check_method(name: str | None, plugins: Sequence[Path]) -> None:
@@ -156,7 +146,15 @@ class CellOptions:
     split: Annotated[
         Literal["test", "val"], Parameter(help="split to score; choose settings on val")
     ] = "test"
-    seeds: Annotated[tuple[NonNegativeInt, ...], Seeds] = (0,)
+    seeds: Annotated[
+        tuple[NonNegativeInt, ...],
+        Words,
+        Parameter(
+            name=("--seed", "--seeds"),
+            show_default=False,
+            help="random seeds, run in turn (default: 0)",
+        ),
+    ] = (0,)
     checkpoint: Annotated[Path | None, Parameter(help="initial weights: a file, or timm:NAME")] = (
         None
     )
@@ -302,9 +300,8 @@ def resolve_setup(setup: Setup, given: Sequence[str], profile: str | None, data:
     threads = setup.threads
     if profile and not threads:
         threads = next((p.threads for p in reversed(read_profiles(profile)) if p.threads), None)
-    program = ["tespec"]
-    if setup.launcher != "none":
-        program = [*starting(setup.launcher, os.environ), "-m", "tespec.cli"]
+    launched = [*starting(setup.launcher, os.environ), "-m", "tespec.cli"]
+    program = ["tespec"] if setup.launcher == "none" else launched
     words = [*_repeated(given), *(["--data", data] if data else [])]
     if not threads and choose_device(setup.device).type == "cpu":
         words += ["--threads", str(torch.get_num_threads())]

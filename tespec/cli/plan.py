@@ -303,19 +303,17 @@ def run_jobs(
     Returns:
         Reasons of failures by the job's name.
     """
-    results = options.results
-    folders = ["--results", str(results), "--runs", str(options.runs)]
+    folders = ["--results", str(options.results), "--runs", str(options.runs)]
     threads = ["--threads", str(plan.threads)] if plan.threads else []
 
     def arguments(job: Job) -> list[str]:
-        new, _ = plans.finished_runs([job.upstream], results) if job.upstream else ({}, [])
+        new, _ = plans.finished_runs([job.upstream] if job.upstream else [], options.results)
         words = arguments_of(job, finished | new, options)
         return ["-m", "tespec.cli", *words, *folders, *threads]
 
     logs = options.runs / "logs" / plan.name
-    executor = None
-    if options.cluster:
-        executor = make_executor(options.cluster, options.slurm, logs / "submitted")
+    cluster = options.cluster
+    executor = make_executor(cluster, options.slurm, logs / "submitted") if cluster else None
     slots = [""] * (options.processes or min(plan.at_once, os.cpu_count() or 1))
     if options.gpus:
         import torch

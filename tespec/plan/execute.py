@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import math
 import os
 import re
 import signal
@@ -263,7 +262,7 @@ def _minutes(text: str) -> int:
     if not days and len(parts) < 3:
         parts.insert(0, 0)  # hours
     hours, minutes, seconds = [*parts, 0, 0][:3]
-    return 1440 * int(days or 0) + 60 * hours + minutes + math.ceil(seconds / 60)
+    return 1440 * int(days or 0) + 60 * hours + minutes + (seconds + 59) // 60
 
 
 def sbatch_script(executor: AutoExecutor) -> str:

@@ -59,10 +59,10 @@ def test_a_damaged_recording_is_named_and_the_rest_packed_if_asked_for(call, tin
     root = copied(tiny_world, tmp_path, "gen1")
     path = min((root / "train").glob("*_td.dat"))
     path.write_bytes(path.read_bytes()[:300])
-    given = ("data", "prepare", "gen1", root, "--processes", "2")
+    given = ("data", "prepare", "gen1", root)
     code, _, err = call(*given)
     assert (code, f"{path}: " in err, ", or skip it with --skip-damaged" in err) == (2, True, True)
-    code, text, _ = call(*given, "--skip-damaged")
+    code, text, _ = call(*given, "--skip-damaged", "--processes", "2")
     assert (code, f"skipped: {path}: " in text, "packed: 3 recordings" in text) == (2, True, True)
     assert len(list(root.rglob("events.u32"))) == 3
     assert not path.with_name(f"{path.name}.store").exists()

@@ -19,7 +19,7 @@ PLACES = {
 }
 FILES = {"docs": REPOSITORY / "docs", "davis": REPOSITORY / "tests" / "data" / "davis.aedat4"}
 RECIPE = {
-    "backbone": "swin_tiny",
+    "backbone": "swin_micro",
     "recurrent": True,
     "bins": 10,
     "sensor": [64, 96],
@@ -93,13 +93,16 @@ MISTAKES = [
         "--set pretraining.batch_size=3: this run has no pre-train",
     ),
     (CELL + "--checkpoint x.pth", "--method scratch: takes no --checkpoint"),
-    ("run --method tespec --task ddd17 --checkpoint {weights}", "written for backbone 'swin_tiny'"),
+    (
+        "run --method tespec --task ddd17 --backbone swin_tiny --checkpoint {weights}",
+        "written for backbone 'swin_micro'",
+    ),
     (
         "run --method scratch --task mvsec --probe",
         "--probe --task mvsec: probes support only segmentation",
     ),
     (
-        "run --method cpc --task ddd17 --backbone swin_tiny --checkpoint {weights}",
+        "run --method cpc --task ddd17 --checkpoint {weights}",
         "was pre-trained with tespec, not with cpc;",
     ),
     (
@@ -258,9 +261,7 @@ def test_mistakes_are_answered_in_one_line(
 ):
     weights = tmp_path / "cache" / "weights.safetensors"
     if "{weights}" in arguments:
-        write_weights(
-            weights, EventSwin(backbone="swin_tiny", img_size=(64, 96)).state_dict(), RECIPE
-        )
+        write_weights(weights, EventSwin("swin_micro", img_size=(64, 96)).state_dict(), RECIPE)
     words = shlex.split(arguments.format(world=tiny_world, weights=weights, **FILES))
     folders = [] if {"--results", "--out"} & {*words} else PLACES.get(words[0], ())
     code, out, err = call(*words, *folders)

@@ -139,45 +139,45 @@ def test_a_frozen_backbone_stays_as_it_was_and_the_head_is_trained(
 def test_the_backbone_of_a_fine_tuned_network_is_a_control_and_nothing_else(
     call, tiny_world, tmp_path, places
 ):
-    what = ["--task", "ddd17", "--arch", "feedforward", "--data", tiny_world / "ddd17"]
-    what += ["--profile", "smoke", *places]
-    code, _, err = call("run", "--method", "scratch", *what, "--seed", 3)
+    def run(start, task="ddd17", arch="feedforward", seed=0):
+        what = ["--task", task, "--arch", arch, "--seed", seed, "--data", tiny_world / task]
+        return call("run", *start, *what, "--profile", "smoke", *places)
+
+    code, _, err = run(["--method", "scratch"], seed=3)
     assert code == 0, err
     (tuned,), _ = read_records(tmp_path / "results")
     weights = tmp_path / "runs" / tuned.name / "model.safetensors"
-    start = ["--checkpoint", weights]
-    code, out, err = call("run", "--reference", "control", *start, *what)
+    control = ["--reference", "control", "--checkpoint"]
+    code, out, err = run([*control, weights])
     assert code == 0, err
     assert out.startswith("control on ddd17 (feedforward, data: sample): miou ")
-    (control,) = (each for each in read_records(tmp_path / "results")[0] if each != tuned)
-    cell = control.cell
+    (made,) = (each for each in read_records(tmp_path / "results")[0] if each != tuned)
+    cell = made.cell
     assert (cell.kind, cell.evaluation, cell.start) == ("control", "frozen", tuned.cell)
-    assert control.pretraining == 3
-    trained = load_file(tmp_path / "runs" / control.name / "model.safetensors")
+    assert made.pretraining == 3
+    assert made.facts["title"] == "Fine-tuned backbone (saw these labels)"
+    trained = load_file(tmp_path / "runs" / made.name / "model.safetensors")
     assert all(
         torch.equal(trained[name], tensor)
         for name, tensor in load_file(weights).items()
         if name.startswith("backbone.")
     )
-    assert control.facts["title"] == "Fine-tuned backbone (saw these labels)"
-    assert "holds a fine-tuned network" in call("run", "--method", "ecddp", *start, *what)[2]
-    dsec = [tiny_world / "dsec" if word == tiny_world / "ddd17" else word for word in what]
-    dsec[1] = "dsec"
-    code, _, err = call("run", "--reference", "control", *start, *dsec)
-    assert (code, "so it is no positive control; give" in err) == (2, True)
     tensors, recipe = read_tensors(weights)
-    start[1] = tmp_path / "pretrained.safetensors"
-    write_weights(start[1], tensors, recipe | {"run": recipe["run"] | {"pretraining": 7}})
-    assert call("run", "--reference", "control", *start, *what, "--seed", 1)[0] == 0
+    changed = {"pretrained": {"run": recipe["run"] | {"pretraining": 7}}}
+    changed |= {"frozen": {"frozen": True}, "few": {"label_fraction": 0.5}}
+    for name, facts in changed.items():
+        write_weights(tmp_path / name, tensors, recipe | facts)
+    assert run([*control, tmp_path / "pretrained"], seed=1)[0] == 0
     assert 7 in {each.pretraining for each in read_records(tmp_path / "results")[0]}
-    for name, value in {"frozen": True, "label_fraction": 0.5}.items():
-        other = tmp_path / f"{name}.safetensors"
-        write_weights(other, tensors, recipe | {name: value})
-        start[1] = other
-        code, _, err = call("run", "--reference", "control", *start, *what)
-        assert (code, "so it is no positive control; give" in err) == (2, True)
-    what[what.index("feedforward")] = "recurrent"
-    assert "give weights of backbone" in call("run", "--reference", "control", *start, *what)[2]
+    other = "so it is no positive control; give"
+    for refused, message in (
+        (run(["--method", "ecddp", "--checkpoint", weights]), "holds a fine-tuned network"),
+        (run([*control, weights], arch="recurrent"), "give weights of backbone"),
+        (run([*control, weights], task="dsec"), other),
+        (run([*control, tmp_path / "frozen"]), other),
+        (run([*control, tmp_path / "few"]), other),
+    ):
+        assert (refused[0], message in refused[2]) == (2, True)
 
 
 def test_a_backbone_whose_features_are_not_finite_is_not_probed(call, tiny_world, tmp_path, places):
