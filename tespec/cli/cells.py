@@ -37,7 +37,7 @@ from tespec.runs.cost import (
     input_size,
     require_trainable,
 )
-from tespec.runs.data import SAMPLE, Data, find_data, find_unlabelled, settings_of
+from tespec.runs.data import SAMPLE, Data, find_data, settings_of
 from tespec.runs.finetune import CellSpec, finetune
 from tespec.runs.identity import pretraining_cell, required_network
 from tespec.runs.pretrain import pretrain
@@ -352,7 +352,7 @@ def resolve_pretraining(
     changes = training.all_changes
     network = network_of(training.backbone, find_method(method))
     recipe = config.pretraining_settings(method, profile or "paper", changes, network)
-    data = find_unlabelled(recipe.dataset, path, profile, planned=training.dry_run)
+    data = find_data(recipe.dataset, path, profile, planned=training.dry_run, labelled=False)
     profile = profile or data.profile
     return config.pretraining_settings(method, profile, changes, network), data
 
