@@ -189,6 +189,11 @@ REFUSED = {
         lambda recipe: recipe.update(objective={"type": "moby"}),
         "the loss of MoBY is not a masked one with a carried state",
     ),
+    "no setting": (
+        "pretraining",
+        lambda recipe: recipe.pop("dataset"),
+        "setting 'dataset' is missing",
+    ),
     "other data": (
         "stream",
         lambda recipe: recipe["run"].update(data_fingerprint="0"),
