@@ -257,14 +257,17 @@ def test_a_file_has_the_data_of_its_recipe_or_publication_converted_or_not(
     assert pretraining_data_of(tmp_path / "bare.safetensors") == PretrainingData()
 
 
-def peak_of(method, checkpoint, *, sample=False, changes=(), task="1mpx"):
+def spec_of(method, checkpoint, *, sample=False, changes=(), task="1mpx"):
     register_methods()
     settings = finetuning_settings(task, "recurrent", "paper")
     data = Data(Path(task), "sample" if sample else task)
-    spec = CellSpec(
+    return CellSpec(
         method, find_method(method), settings, data, checkpoint, 0, Setup(), tuple(changes)
     )
-    return spec.resolve_settings().optimisation.peak_lr
+
+
+def peak_of(*given, **options):
+    return spec_of(*given, **options).resolve_settings().optimisation.peak_lr
 
 
 def test_the_weights_and_not_the_method_decide_the_learning_rate(tmp_path):
@@ -305,7 +308,7 @@ def test_an_unreadable_file_does_not_change_the_learning_rate_in_silence(
         (tmp_path / "gone", "no such weights file"),
     ):
         with pytest.raises(UserError, match=message):
-            peak_of("tespec", path)
+            spec_of("tespec", path).validate()
     monkeypatch.setattr(find_method("tespec"), "initialise", classmethod(lambda *_: None))
     assert peak_of("tespec", damaged) == OTHERS
     assert (
