@@ -194,9 +194,8 @@ def stream(
     spec = histograms_of(recipe, where)
     backbone: Any = getattr(network, "backbone", network)
     _require_channels(spec, backbone, where)
-    settings = None
-    if data is not None or isinstance(network, Network):
-        settings = settings_of(recipe, where)
+    has_task = data is not None or isinstance(network, Network)
+    settings = settings_of(recipe, where) if has_task else None
     sensor_px = f"{sensor[1]}x{sensor[0]}" if sensor else None
     opened = find(str(recording), spec, settings, None if data is None else Path(data), sensor_px)
     size = opened.region.height, opened.region.width
@@ -276,7 +275,8 @@ def predict(
             f"{period}; the recording lasts {ends[-1]:.2f} s",
             "choose another --clip",
         )
-    labelled = np.intersect1d(windows, getattr(recording, "label_indices", [])).tolist()
+    label_indices: Any = getattr(recording, "label_indices", [])
+    labelled = np.intersect1d(windows, label_indices).tolist()
     candidates = labelled or windows
     drawn = [candidates[index] for index in spread(ROWS, len(candidates))]
     predictions = list(run_inference(network, recording, drawn))
@@ -339,14 +339,9 @@ def draw(predictions: Sequence[Prediction], network: TrainedNetwork, has_truth: 
     labels = [(row.predicted, row.truth)[: len(columns) - 1] for row in predictions]
     colours = POLARITIES | colours_of(chain.from_iterable(labels), network.settings.classes)
     bars = int(limits is not None)
-    figure, panels = make_panels(
-        len(predictions),
-        columns,
-        predictions[0].histogram.shape[1:],
-        PANEL * len(columns) + 0.5 * bars,
-        bars,
-        colours,
-    )
+    size = predictions[0].histogram.shape[1:]
+    width = PANEL * len(columns) + 0.5 * bars
+    figure, panels = make_panels(len(predictions), columns, size, width, bars, colours)
     for axes, row, pair in zip(panels, predictions, labels, strict=True):
         show_events(axes[0], row.histogram)
         axes[0].set_ylabel(f"{row.seconds:.2f} s\nevents of {row.milliseconds:.0f} ms", fontsize=9)

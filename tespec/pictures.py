@@ -254,9 +254,9 @@ def draw_label(axis: Axes, label: Any) -> AxesImage | None:
         for (left, top, right, bottom), number, score in zip(*columns, strict=True):
             colour = class_colour(number)
             corner = (left - 0.5, top - 0.5)
-            axis.add_patch(
-                Rectangle(corner, right - left, bottom - top, fill=False, color=colour, lw=2)
-            )
+            width = right - left
+            height = bottom - top
+            axis.add_patch(Rectangle(corner, width, height, fill=False, color=colour, lw=2))
             if score < 1:
                 axis.text(
                     *corner,
@@ -274,9 +274,8 @@ def draw_label(axis: Axes, label: Any) -> AxesImage | None:
         return None
     axis.imshow(np.broadcast_to(np.array(UNKNOWN, np.float32), (*label.shape, 3)))
     depth = np.ma.masked_array(label, ~known(label))
-    return axis.imshow(
-        depth, "viridis_r", norm=LogNorm(), interpolation="nearest", label="depth in m"
-    )
+    norm = LogNorm()
+    return axis.imshow(depth, "viridis_r", norm=norm, interpolation="nearest", label="depth in m")
 
 
 def add_bar(axis: Axes, image: AxesImage, title: str) -> None:
@@ -331,9 +330,8 @@ def draw_segments(
         "for comparison: intensity, Eq. 6",
     )
     unit = "events" if target == "histograms" else "log intensity"
-    figure, panels = make_panels(
-        len(segments), columns, segments[0].mask.shape, RECONSTRUCTION_WIDTH, 3, colours
-    )
+    size = segments[0].mask.shape
+    figure, panels = make_panels(len(segments), columns, size, RECONSTRUCTION_WIDTH, 3, colours)
     for axes, segment in zip(panels, segments, strict=True):
         axes[0].set_ylabel(segment.title, fontsize=10)
         masked_events = event_image(segment.histogram)

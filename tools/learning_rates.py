@@ -23,7 +23,7 @@ from tespec.core.files import write_all
 from tespec.core.paths import REPOSITORY
 from tespec.pretraining.method import find_method
 from tespec.registry import pretrained_methods
-from tespec.runs.data import SAMPLE, Data, find_unlabelled
+from tespec.runs.data import SAMPLE, Data, find_data
 from tespec.runs.pretrain import pretrain
 from tespec.runs.setup import Setup
 from tespec.training.device import flush_denormals
@@ -90,7 +90,7 @@ def measure(
     changes = (f"optimisation.steps={steps}", f"optimisation.warmup_steps={steps // 20}")
     settings = pretraining_settings(method, PROFILE, [*changes, f"optimisation.peak_lr={rate}"])
     if world is None:
-        data = find_unlabelled(settings.dataset, Path(SAMPLE)).generate()
+        data = find_data(settings.dataset, Path(SAMPLE)).generate()
     else:
         data = Data(world / settings.dataset, SAMPLE)
     setup = Setup(device="cpu", threads=1, results=work / "results", runs=work / "runs")

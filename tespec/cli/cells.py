@@ -33,7 +33,7 @@ from tespec.runs.cost import (
     evaluated_windows,
     input_size,
 )
-from tespec.runs.data import SAMPLE, Data, find_data, find_unlabelled, settings_of
+from tespec.runs.data import SAMPLE, Data, find_data, settings_of
 from tespec.runs.finetune import CellSpec, finetune
 from tespec.runs.identity import pretraining_cell, required_network
 from tespec.runs.pretrain import pretrain
@@ -322,7 +322,7 @@ def resolve_pretraining(
     changes = training.all_changes
     network = find_method(method).require_backbone(training.backbone)
     recipe = config.pretraining_settings(method, profile or "paper", changes, network)
-    data = find_unlabelled(recipe.dataset, path, profile, planned=training.dry_run)
+    data = find_data(recipe.dataset, path, profile, planned=training.dry_run, labelled=False)
     return config.pretraining_settings(method, profile or data.profile, changes, network), data
 
 

@@ -6,8 +6,6 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import tespec.core.compat  # noqa: F401  # before timm
-
 import torch
 import yaml
 

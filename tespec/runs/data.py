@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -91,22 +91,13 @@ class Data:
         return replace(self, notice="")
 
 
-def find_unlabelled(
-    dataset: str, given: Path | None, profile: str | None = None, *, planned: bool = False
-) -> Data:
-    """Find recordings for pre-training; arguments as in `find_data`.
-
-    Returns:
-        The data, with the label of `record_label` for unlabelled data.
-    """
-    data = find_data(dataset, given, profile, planned=planned)
-    if data.is_sample:
-        return data
-    return replace(data, label=record_label(data.root, dataset, labelled=False))
-
-
 def find_data(
-    dataset: str, given: Path | None, profile: str | None = None, *, planned: bool = False
+    dataset: str,
+    given: Path | None,
+    profile: str | None = None,
+    *,
+    planned: bool = False,
+    labelled: bool = True,
 ) -> Data:
     """Find a data set: `given`, `$TESPEC_DATA/<dataset>`, `./data/<dataset>` or the sample world.
 
@@ -118,6 +109,7 @@ def find_data(
         given: path, or "sample", given by the user.
         profile: given by the user.
         planned: whether this is a dry run: missing data yields a placeholder, which is not read.
+        labelled: False for recordings to pre-train on, see `record_label`.
 
     Raises:
         UserError: no data is found.
@@ -133,15 +125,15 @@ def find_data(
                 "give the full path of the folder, or run from another folder",
             )
         return Data(sample, SAMPLE)
-    if given is not None:
-        if not given.exists():
-            raise UserError(given, "no such file or folder", "check the path")
-        return Data(given, record_label(given, dataset))
+    if given is not None and not given.exists():
+        raise UserError(given, "no such file or folder", "check the path")
     variable = os.environ.get("TESPEC_DATA", "")
     missing_folder = variable != "" and not Path(variable).is_dir()
-    for parent in (Path(variable or "data"), Path("data")):
-        if not missing_folder and (parent / dataset).is_dir():
-            return Data(parent / dataset, record_label(parent / dataset, dataset))
+    defaults = [] if missing_folder else [Path(variable or "data"), Path("data")]
+    existing = [parent / dataset for parent in defaults if (parent / dataset).is_dir()]
+    roots = [given] if given else existing
+    if roots:
+        return Data(roots[0], record_label(roots[0], dataset, labelled=labelled))
     missing = f"no {dataset} data given or found in ./data/{dataset}"
     if variable:
         what = "no such folder" if missing_folder else f"contains no folder {dataset}"

@@ -137,10 +137,8 @@ class CellSpec:
         if self.settings.peak_lr_after and origin.data:
             rates = ", ".join(f"{k}: {rate:g}" for k, rate in self.settings.peak_lr_after.items())
             data = f"{origin.data} of the sample world" if origin.sample else origin.data
-            log(
-                f"peak learning rate {settings.optimisation.peak_lr:g} "
-                f"after pre-training on {data} (peak_lr_after: {rates})"
-            )
+            peak = f"peak learning rate {settings.optimisation.peak_lr:g}"
+            log(f"{peak} after pre-training on {data} (peak_lr_after: {rates})")
         return settings
 
 

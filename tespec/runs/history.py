@@ -176,14 +176,13 @@ def _outcome(run: Run, measurement: Measurement) -> Outcome:
         figure = run.setup.results / "pictures" / f"{run.name}.png"
         draw(curve, metric, score, figure)
         write_all({figure.with_suffix(".csv"): curve.to_csv(index=False)})
+    rows: Any = curve.set_index(KEYS).to_dict("index")
     return {
         "protocol": measurement.protocol | {"memory": summary},
         "metrics": {f"{metric}_gain, {frames}": gain for frames, gain in gains.items()},
         "groups": {
-            f"{row['windows']} windows, rate {row['rate']:g}, {row['frames']}": {
-                name: value for name, value in row.items() if name not in KEYS
-            }
-            for row in curve.to_dict("records")
+            f"{windows} windows, rate {rate:g}, {frames}": numbers
+            for (windows, rate, frames), numbers in rows.items()
         },
         "scores": {name: asdict(value) for name, value in measurement.scores.items()},
     }
@@ -357,16 +356,12 @@ def draw(curve: pd.DataFrame, metric: str, score: Score, path: Path) -> None:
     figure = Figure(figsize=(8.4, 4.0), layout="constrained")
     axes = figure.subplots()
     for number, (frames, scores) in enumerate(curve.groupby("frames", sort=False)):
+        colour = class_colour(number)
         for rate, points in scores.groupby("rate", sort=False):
             note = "" if rate == 1 else f", {rate:g} times the window rate"
-            axes.plot(
-                points["history_ms"] / 1000,
-                points[metric],
-                MARKERS[rate],
-                color=class_colour(number),
-                mfc="none",
-                label=f"{frames} frames{note}",
-            )
+            label = f"{frames} frames{note}"
+            seconds = points["history_ms"] / 1000
+            axes.plot(seconds, points[metric], MARKERS[rate], color=colour, mfc="none", label=label)
     ylabel = " ".join(filter(None, (score.title, score.unit)))
     axes.set(xscale="log", xlabel="history up to the scored time in s", ylabel=ylabel)
     axes.xaxis.set_major_formatter("{x:g}")

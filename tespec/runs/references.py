@@ -97,18 +97,12 @@ def require_supported(settings: Finetuning, *, is_probe: bool) -> None:
             "choose ddd17 or dsec",
         )
     if is_probe and settings.new_stem:
-        raise UserError(
-            "new_stem",
-            "leaves the first convolution random, but a probe trains nothing",
-            "leave out --probe or --new-stem",
-        )
-    if settings.test_time_augmentation != "none":
-        raise UserError(
-            "test_time_augmentation",
-            f"{settings.test_time_augmentation!r} is only for trained networks, "
-            "not for probes and the label prior",
-            "set it to none",
-        )
+        what = "leaves the first convolution random, but a probe trains nothing"
+        raise UserError("new_stem", what, "leave out --probe or --new-stem")
+    augmentation = settings.test_time_augmentation
+    if augmentation != "none":
+        what = f"{augmentation!r} is only for trained networks, not for probes and the label prior"
+        raise UserError("test_time_augmentation", what, "set it to none")
 
 
 def label_prior(spec: CellSpec) -> Record:
@@ -193,9 +187,8 @@ def patches(run: Run, task: Any, backbone: Backbone, split: str) -> tuple[Tensor
     rng = np.random.default_rng([run.seed, *split.encode()])
     features, labels = [], []
     player = features_player(backbone.to(run.device).eval(), task.histogram_spec, run.device)
-    for played in play(
-        player, recordings, lanes=settings.eval_lanes, label=f"features of the {split} recordings"
-    ):
+    title = f"features of the {split} recordings"
+    for played in play(player, recordings, lanes=settings.eval_lanes, label=title):
         classes = patch_classes(played.label, len(settings.classes))
         rows, columns = np.nonzero(classes != IGNORE)
         drawn = rng.permutation(len(rows))[:per_label]

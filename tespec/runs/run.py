@@ -16,10 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple, NoReturn
 
-import tespec.core.compat  # noqa: F401  # before mmengine
-
 import torch
-from mmengine.visualization import BaseVisBackend
 
 from tespec.comparison import records
 from tespec.comparison.cell import Cell, differences, differing, format_changes, run_name
@@ -110,7 +107,7 @@ class Trained(NamedTuple):
     time: Mapping[str, float] = {}
     # first step and environment; one part, unless it was resumed in another environment
     parts: Sequence[Mapping[str, Any]] = ()
-    tracker: BaseVisBackend | None = None  # receives the final metrics
+    tracker: Any = None  # mmengine's backend, which receives the final metrics
 
 
 def run_or_load(

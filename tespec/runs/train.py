@@ -4,9 +4,8 @@ import logging
 import signal
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from functools import cache, partial
-from pathlib import Path
 from statistics import median
 from types import FrameType
 from typing import Any
@@ -151,7 +150,7 @@ def train(
         )
     tracker = _open_tracker(setup.track, run) if setup.track and is_first() else None
     curve = CurveHook(max(1, settings.steps // POINTS_ON_CURVE), tracker)
-    hook = CheckpointHook(run.folder, curve, run.environment)
+    hook = CheckpointHook(run, curve)
     if setup.deterministic:
         replace_modules(model, nn.AdaptiveAvgPool2d, lambda pool: MatrixPool(pool.output_size))
     execute(model, recompute=setup.recompute, compiled=setup.compiled, fast=setup.fast)
@@ -167,7 +166,7 @@ def train(
         frames=run.settings.batch_size * run.settings.segments,
         step_seconds_at_peak=step_seconds_at_peak,
     )
-    _resume(trainer, curve, hook, run)
+    hook.resume(trainer)
     try:
         with on_signals(STOPS, hook.request_stop):
             trainer.run()
@@ -176,30 +175,6 @@ def train(
             tracker.close()
         raise
     return Trained(curve.curve, {"train": hook.seconds}, hook.parts, tracker)
-
-
-def _resume(trainer: Trainer, curve: "CurveHook", hook: "CheckpointHook", run: Run) -> None:
-    """Resume from the run's newest complete checkpoint, if any; each rank reads it."""
-    folder = run.folder
-    path, damaged = broadcast(newest_complete(folder) if is_first() else (None, []))
-    for name in damaged:
-        log(f"{folder / name}: incomplete checkpoint, skipped")
-    if path is None:
-        return
-    content = read_checkpoint(path, folder.name)
-    try:
-        trainer.load_state_dict(content["trainer"])
-        curve.load_state_dict(content["curve"])
-        hook.start_time -= content["seconds"]
-        hook.resume(trainer.step, content["parts"])
-    except (RuntimeError, KeyError, ValueError, TypeError) as error:
-        raise UserError(
-            folder,
-            f"its checkpoint does not fit this version ({error})",
-            "remove its step-*.pt to start the run again",
-        ) from error
-    hint = "" if run.setup.overwrite else " (--overwrite starts again)"
-    log(f"resuming at step {trainer.step}{hint}")
 
 
 def _open_tracker(name: str, run: Run) -> BaseVisBackend:
@@ -234,8 +209,8 @@ class CurveHook:
     def __init__(self, interval: int, tracker: BaseVisBackend | None = None) -> None:
         self.curve: list[dict[str, float]] = []  # {"step", name: mean} for each interval
         self._interval = interval
+        self.sums: dict[str, Tensor] = {}  # of the losses of the current interval
         self._tracker = tracker
-        self._sums: dict[str, Tensor] = {}
 
     def after_train_iter(
         self, trainer: Trainer, step: int, batch: Any = None, outputs: Any = None
@@ -248,25 +223,16 @@ class CurveHook:
             batch: unused.
             outputs: losses by name, scalar tensors.
         """
-        self._sums |= {name: self._sums.get(name, 0) + value for name, value in outputs.items()}
+        self.sums |= {name: self.sums.get(name, 0) + value for name, value in outputs.items()}
         if trainer.step % self._interval and trainer.step != trainer.settings.steps:
             return
         count = trainer.step - (self.curve[-1]["step"] if self.curve else 0)
-        means = {name: (total / count).item() for name, total in self._sums.items()}
+        means = {name: (total / count).item() for name, total in self.sums.items()}
         self.curve.append({"step": trainer.step, **means})
-        self._sums = {}
+        self.sums = {}
         if self._tracker is not None:
             scalars = {f"train/{name}": mean for name, mean in means.items()}
             self._tracker.add_scalars(scalars, step=trainer.step)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the curve so far and the sums of the current interval."""
-        return {"curve": self.curve, "sums": self._sums}
-
-    def load_state_dict(self, content: dict[str, Any]) -> None:
-        """Restore the state returned by `state_dict`."""
-        self.curve = content["curve"]
-        self._sums = content["sums"]
 
 
 class CheckpointHook:
@@ -276,15 +242,14 @@ class CheckpointHook:
     the current step is completed first.
 
     Args:
-        folder: of the run.
-        curve: its state is part of a checkpoint.
-        environment: of this process; checkpoints hold it.
+        run: the run.
+        curve: part of the checkpoints.
     """
 
-    def __init__(self, folder: Path, curve: CurveHook, environment: Mapping[str, Any]) -> None:
-        self._folder = folder
+    def __init__(self, run: Run, curve: CurveHook) -> None:
+        self._run = run
         self._curve = curve
-        self.parts = [{FIRST: 0, **environment}]
+        self.parts = [{FIRST: 0, **run.environment}]
         # Start of the training; in a resumed run, earlier by the seconds up to its checkpoint.
         self.start_time = time.monotonic()
         self._last_save = self.start_time
@@ -295,15 +260,34 @@ class CheckpointHook:
         """Duration of the training so far."""
         return time.monotonic() - self.start_time
 
-    def resume(self, step: int, parts: Sequence[dict[str, Any]]) -> None:
-        """Keep the parts of a resumed training; a part in another environment follows them.
-
-        Args:
-            step: number of steps of these parts.
-            parts: of the checkpoint.
-        """
-        present = self.parts[-1] | {FIRST: parts[-1][FIRST]}
-        self.parts = [*parts] if parts[-1] == present else [*parts, present | {FIRST: step}]
+    def resume(self, trainer: Trainer) -> None:
+        """Resume from the run's newest complete checkpoint, if any; each rank reads it."""
+        folder = self._run.folder
+        path, damaged = broadcast(newest_complete(folder) if is_first() else (None, []))
+        for name in damaged:
+            log(f"{folder / name}: incomplete checkpoint, skipped")
+        if path is None:
+            return
+        content = read_checkpoint(path, folder.name)
+        try:
+            trainer.load_state_dict(content["trainer"])
+            self._curve.curve = content["curve"]["curve"]
+            self._curve.sums = content["curve"]["sums"]
+            self.start_time -= content["seconds"]
+            parts = content["parts"]
+            present = {**self._run.environment, FIRST: parts[-1][FIRST]}
+            # a part in another environment follows those before
+            self.parts = (
+                parts if parts[-1] == present else [*parts, present | {FIRST: trainer.step}]
+            )
+        except (RuntimeError, KeyError, ValueError, TypeError) as error:
+            raise UserError(
+                folder,
+                f"its checkpoint does not fit this version ({error})",
+                "remove its step-*.pt to start the run again",
+            ) from error
+        hint = "" if self._run.setup.overwrite else " (--overwrite starts again)"
+        log(f"resuming at step {trainer.step}{hint}")
 
     def after_train_iter(
         self, trainer: Trainer, step: int, batch: Any = None, outputs: Any = None
@@ -329,15 +313,15 @@ class CheckpointHook:
         trainer.require_finite()
         self._last_save = time.monotonic()
         content = {
-            "run": self._folder.name,
+            "run": self._run.name,
             "trainer": trainer.state_dict(),
-            "curve": self._curve.state_dict(),
+            "curve": {"curve": self._curve.curve, "sums": self._curve.sums},
             "seconds": self.seconds,
             "parts": self.parts,
         }
         message = ""
         if is_first():
-            path = save_checkpoint(self._folder, trainer.step, content)
+            path = save_checkpoint(self._run.folder, trainer.step, content)
             saved = f"stopped after step {trainer.step}, saved as {path}"
             message = f"{saved}; the same command resumes"
         barrier()

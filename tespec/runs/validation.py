@@ -3,7 +3,9 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from tespec.core.progress import progress
@@ -116,10 +118,10 @@ def draw_reconstructions(
             rows[title] = ReconstructedSegment(
                 title=f"{title}, {histograms[position].sum():,} events",
                 histogram=histograms[position].cpu().numpy(),
-                high_pass=grey_image(high_pass[position]).cpu().numpy(),
-                target=grey_image(step.video[position]).cpu().numpy(),
+                high_pass=grey_image(high_pass[position]),
+                target=grey_image(step.video[position]),
                 mask=step.masked[0, 0, 0].cpu().numpy(),
-                reconstruction=grey_image(reconstruction[position]).cpu().numpy(),
+                reconstruction=grey_image(reconstruction[position]),
             )
     draw_segments([rows[title] for title in moments], path, model.cfg.target.kind)
 
@@ -132,23 +134,23 @@ def find_moments(model: Tespec, data: PretrainData, device: torch.device) -> dic
         The quiet one has the highest contrast of the target among the tenth of the segments with
         the fewest events, where the network must rely on its memory.
     """
-    counts: list[Tensor] = []
-    contrasts: list[Tensor] = []
+    counts: list[int] = []
+    contrasts: list[float] = []
     state: Tensor | None = None
     for batch in data.val_batches(device):
         video, state = model.target(batch["histograms"], reset(state, batch["is_first"]))
-        counts.append(batch["histograms"][0].sum((1, 2, 3)))  # (T,)
-        contrasts.append(torch.stack([grey_image(planes).std() for planes in video[0]]))
-    order = torch.cat(counts).argsort(stable=True)
+        counts += batch["histograms"][0].sum((1, 2, 3)).tolist()
+        contrasts += [float(grey_image(planes).std()) for planes in video[0]]
+    order = sorted(range(len(counts)), key=counts.__getitem__)
     quiet = order[: max(1, int(QUIET * len(order)))]
-    highest = torch.cat(contrasts)[quiet].argmax()
-    return {"busy": int(order[int(BUSY * (len(order) - 1))]), "quiet": int(quiet[highest])}
+    busy = order[int(BUSY * (len(order) - 1))]
+    return {"busy": busy, "quiet": max(quiet, key=contrasts.__getitem__)}
 
 
-def grey_image(planes: Tensor) -> Tensor:
+def grey_image(planes: Tensor) -> NDArray[np.float32]:
     """Convert planes (planes, H, W) to a grey image (H, W).
 
     That is the only plane, or positive minus negative counts.
     """
     bins = len(planes) // 2
-    return planes[bins:].sum(0) - planes[:bins].sum(0)
+    return (planes[bins:].sum(0) - planes[:bins].sum(0)).cpu().numpy()

@@ -26,7 +26,7 @@ from tespec.plan.jobs import (
     select,
 )
 from tespec.registry import register_methods
-from tespec.runs.data import find_unlabelled
+from tespec.runs.data import find_data
 from tespec.runs.identity import REQUIRED_SHA256
 
 RUNS = Path("no runs")
@@ -366,7 +366,7 @@ def test_pretraining_data_has_the_label_that_its_run_gives_it(tmp_path, monkeypa
         (job,) = jobs_of(cells=[TESPEC], data=None, seeds=[seed])
         label = job.upstream.cell.data
         for given in (None, Path(job.upstream.data)):
-            assert find_unlabelled("1mpx", given).label == label == of_pretraining
+            assert find_data("1mpx", given, labelled=False).label == label == of_pretraining
         assert job.cell.data == of_cell
         (tmp_path / "dataset.json").write_text('{"data": "winter"}')
 

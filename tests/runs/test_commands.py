@@ -2,11 +2,10 @@
 
 import shlex
 import shutil
-from contextlib import nullcontext
 
 import pytest
 from guides import forgotten_afterwards
-from short_runs import short_pretrainings, stopped_after
+from short_runs import short_pretrainings
 
 from tespec.cli.main import main
 from tespec.comparison.records import read_records
@@ -14,22 +13,17 @@ from tespec.core import config
 from tespec.core.paths import CONFIGS, REPOSITORY
 
 FEW = ["--profile", "smoke", "--set", "optimisation.steps=2", "--set=optimisation.warmup_steps=0"]
-SCRATCH = ["run", "--method", "scratch", "--task", "ddd17", "--data=ddd17", *FEW]
 PRETRAIN = ["pretrain", "--data", "1mpx", *FEW]
 PLUGIN = ["--import", "mine.py", "--method", "byol"]
 
 
-def start(folder, words, stop=None):
+def start(folder, words):
     """Run a command in a folder that holds its results; return its records by name."""
-    stopped = stopped_after(stop) if stop else nullcontext()
     with pytest.MonkeyPatch.context() as patch, forgotten_afterwards(), short_pretrainings():
         patch.setattr(config, "_added", {})
         patch.chdir(folder)
-        with stopped:
-            code = main([*words, "--results", "results", "--runs", "runs"])
-    assert code == (130 if stop else 0)
-    records = [] if stop else read_records(folder / "results")[0]
-    return {record.name: record for record in records}
+        assert main([*words, "--results", "results", "--runs", "runs"]) == 0
+    return {record.name: record for record in read_records(folder / "results")[0]}
 
 
 def numbers(record):
@@ -72,14 +66,6 @@ def test_of_a_probe_with_several_seeds_and_a_task_of_ones_own(folder):
     assert second.command.endswith(" --seed 1")
     repeat(folder, records)
     assert len(read_records(folder.parent / "empty" / "results")[0]) == 2
-
-
-@pytest.mark.slow
-def test_of_a_resumed_run(folder):
-    start(folder, SCRATCH, stop=1)
-    records = start(folder, SCRATCH)
-    assert "parts" not in next(iter(records.values())).environment.model_dump()
-    repeat(folder, records)
 
 
 @pytest.mark.slow

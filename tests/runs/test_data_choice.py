@@ -4,7 +4,7 @@ import pytest
 
 from tespec.core import config
 from tespec.core.errors import UserError
-from tespec.runs.data import Data, find_data, find_unlabelled
+from tespec.runs.data import Data, find_data
 from tespec.sample import world_folder
 
 pytestmark = pytest.mark.usefixtures("without_data")
@@ -37,10 +37,11 @@ def test_given_data_is_taken_and_named_after_its_description_official_names_or_f
         (tmp_path / link).mkdir()
         (tmp_path / link / "1mpx").symlink_to(tmp_path / folder)
     assert find_data(dataset, tmp_path / given) == Data(tmp_path / given, dataset)
-    assert find_unlabelled(dataset, tmp_path / given) == Data(tmp_path / given, label)
+    found = find_data(dataset, tmp_path / given, labelled=False)
+    assert found == Data(tmp_path / given, label)
     (tmp_path / "dataset.json").write_text('{"data": "winter"}')
-    for find in (find_data, find_unlabelled):
-        assert find(dataset, tmp_path / given).label == "winter"
+    for labelled in (True, False):
+        assert find_data(dataset, tmp_path / given, labelled=labelled).label == "winter"
 
 
 def test_sample_data_is_known_by_its_description(tmp_path):
@@ -48,11 +49,11 @@ def test_sample_data_is_known_by_its_description(tmp_path):
     recording.parent.mkdir()
     recording.touch()
     with pytest.raises(UserError, match="has the name of the sample world; rename it"):
-        find_unlabelled("1mpx", tmp_path / "sample")
+        find_data("1mpx", tmp_path / "sample", labelled=False)
     (tmp_path / "dataset.json").write_text('{"data": "sample"}')
     data = find_data("ddd17", tmp_path)
     assert (data.is_sample, data.profile) == (True, "sample")
-    assert find_unlabelled("1mpx", recording).is_sample
+    assert find_data("1mpx", recording, labelled=False).is_sample
 
 
 @pytest.mark.parametrize("parent", ["data", "elsewhere"])
@@ -84,10 +85,9 @@ def test_the_sample_world_stands_in_and_says_so(tmp_path):
 def test_a_profile_of_real_data_never_gets_the_sample_world_unasked(tmp_path, profile):
     missing = f"--profile {profile}: no 1mpx data given or found in ./data/1mpx"
     refused = f"{missing}; give --data FOLDER, or --data sample"
-    for find in (find_data, find_unlabelled):
-        with pytest.raises(UserError, match=refused):
-            find("1mpx", None, profile)
-        assert find("1mpx", Path("sample"), profile) == Data(world_folder() / "1mpx", "sample")
+    with pytest.raises(UserError, match=refused):
+        find_data("1mpx", None, profile)
+    assert find_data("1mpx", Path("sample"), profile) == Data(world_folder() / "1mpx", "sample")
 
 
 REFUSED = [

@@ -14,7 +14,6 @@ import pytest
 import torch
 from short_runs import cell_spec, setup_in
 
-from tespec.cli.main import main
 from tespec.core.config import finetuning_settings, pretraining_settings
 from tespec.core.errors import UserError
 from tespec.core.paths import REPOSITORY
@@ -129,45 +128,30 @@ def test_the_need_is_that_of_a_dry_run_and_only_what_does_not_fit_is_refused(wit
         f"training of ddd17: needs about {need / 1e9:.3g} GB of memory, but the CPU has"
         in refusal(settings)
     )
-    require_memory(settings_of("ddd17", "sample", "batch_size=2", frozen=True), SIZE, SETUP, CPU)
+
+
+@pytest.fixture
+def costing_a_gigabyte(monkeypatch):
+    """Let a step take 1 TFLOP, and 1 GB over `--accumulate`, half of it with `--recompute`."""
+
+    def cost_of(setup, gpus):
+        memory = 1e9 / gpus / setup.accumulate / (1 + setup.recompute)
+        return SimpleNamespace(memory=memory, flops=1e12)
+
+    estimate = SimpleNamespace(cost=cost_of)
+    monkeypatch.setattr(cost, "estimate_training", lambda settings, size: estimate)
 
 
 @pytest.mark.parametrize(
     ("name", "peak"), [("NVIDIA H200", 494.7e12), ("NVIDIA H100 PCIe", None), ("cpu", None)]
 )
-def test_a_step_on_a_known_gpu_has_a_least_duration(monkeypatch, with_memory, name, peak):
-    settings = settings_of("ddd17", "sample", "batch_size=2")
+def test_a_step_on_a_known_gpu_has_a_least_duration(
+    monkeypatch, with_memory, costing_a_gigabyte, name, peak
+):
     with_memory(math.inf)
     monkeypatch.setattr(cost, "describe", lambda device: name)
-    flops = estimate_training(settings, SIZE).cost(SETUP).flops
-    assert require_memory(settings, SIZE, SETUP, CPU) == (flops / peak if peak else 0)
-
-
-def test_the_progress_of_a_run_on_a_known_gpu_shows_its_share_of_peak(
-    tiny_world, tmp_path, monkeypatch, with_memory
-):
-    notes = []
-
-    @contextmanager
-    def progress(*_):
-        yield lambda done, total, note: notes.append(note)
-
-    with_memory(math.inf)
-    monkeypatch.setattr(cost, "describe", lambda device: "NVIDIA H200")
-    monkeypatch.setattr("tespec.training.trainer.progress", progress)
-    finetune(cell_spec(tiny_world, tmp_path, arch="feedforward", profile="smoke"))
-    assert re.fullmatch(r"\d+ frames/s, 0 % of peak, loss \d+\.\d{4}", notes[-1])
-
-
-@pytest.fixture
-def costing_a_gigabyte(monkeypatch):
-    """Let a step take 1 GB, divided by `--accumulate`, half of it with `--recompute`."""
-
-    def cost_of(setup, gpus):
-        return SimpleNamespace(memory=1e9 / gpus / setup.accumulate / (1 + setup.recompute))
-
-    estimate = SimpleNamespace(cost=cost_of)
-    monkeypatch.setattr(cost, "estimate_training", lambda settings, size: estimate)
+    seconds = require_memory(settings_of("ddd17"), SIZE, SETUP, CPU)
+    assert seconds == (1e12 / peak if peak else 0)
 
 
 LESS = "a smaller batch (--set batch_size=N)"
@@ -237,9 +221,17 @@ def files_in(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_refused_run_writes_nothing_and_a_complete_one_is_loaded(
-    tiny_world, tmp_path, with_memory, costing_a_gigabyte
+def test_a_refused_run_writes_nothing_and_a_complete_one_with_its_share_of_peak_is_loaded(
+    tiny_world, tmp_path, monkeypatch, with_memory, costing_a_gigabyte
 ):
+    notes = []
+
+    @contextmanager
+    def progress(*_):
+        yield lambda done, total, note: notes.append(note)
+
+    monkeypatch.setattr("tespec.training.trainer.progress", progress)
+    monkeypatch.setattr(cost, "describe", lambda device: "NVIDIA H200")
     spec = cell_spec(tiny_world, tmp_path, arch="feedforward", profile="smoke")
     with_memory(1e6)
     with pytest.raises(UserError, match="needs about"):
@@ -247,38 +239,13 @@ def test_a_refused_run_writes_nothing_and_a_complete_one_is_loaded(
     assert not list(tmp_path.iterdir())
     with_memory(math.inf)
     record = finetune(spec)
+    assert re.fullmatch(r"\d+ frames/s, \d+ % of peak, loss \d+\.\d{4}", notes[-1])
     before = files_in(tmp_path)
     with_memory(1e6)
     assert finetune(spec) == record
     with pytest.raises(UserError, match="needs about"):
         finetune(replace(spec, setup=replace(spec.setup, overwrite=True)))
     assert files_in(tmp_path) == before
-
-
-def test_a_pretraining_at_the_papers_size_is_refused_in_one_line(
-    tmp_path, monkeypatch, with_memory, capsys
-):
-    monkeypatch.chdir(tmp_path)
-    with_memory(16e9)
-    recording = REPOSITORY / "tests" / "data" / "evt3_640x480_2.08s.raw"
-    words = [
-        "pretrain",
-        "--method",
-        "tespec",
-        "--data",
-        str(recording),
-        "--set",
-        "segments=11",
-        "--device",
-        "cpu",
-    ]
-    assert main(words) == 2
-    line = capsys.readouterr().err.splitlines()[-1]
-    assert line.startswith(
-        "error: training of tespec: needs about 76.1 GB of memory, but the CPU has 16 GB; "
-    )
-    assert line.endswith(" or a smaller batch (--set batch_size=N, segments=N)")
-    assert not list(tmp_path.iterdir())
 
 
 def peak_of(name):

@@ -270,8 +270,8 @@ def spec_of(method, checkpoint, *, sample=False, changes=(), task="1mpx"):
     )
 
 
-def peak_of(*arguments, **changes):
-    return spec_of(*arguments, **changes).resolve_settings().optimisation.peak_lr
+def peak_of(*given, **options):
+    return spec_of(*given, **options).resolve_settings().optimisation.peak_lr
 
 
 def test_the_weights_and_not_the_method_decide_the_learning_rate(tmp_path):
