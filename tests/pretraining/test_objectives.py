@@ -251,8 +251,8 @@ MISTAKES = [
     (
         "mem",
         "1mpx",
-        "--backbone=vit_base",
-        "unit of masks: 8 px are no multiple of the 16 px patches of vit_base; choose a multiple",
+        "--backbone=vit_small",
+        "unit of masks: 8 px are no multiple of the 16 px patches of vit_small; choose a multiple",
     ),
 ]
 
