@@ -99,8 +99,8 @@ def mem(recurrent=False, unit=16, arch="swin_micro", **changes):
     return Mem(settings, backbone(recurrent, arch=arch))
 
 
-def moby(queue=8, arch="swin_micro"):
-    return Moby(own("moby", hidden=32, out=16, queue=queue), backbone(channels=1, arch=arch))
+def moby():
+    return Moby(own("moby", hidden=32, out=16, queue=8), backbone(channels=1))
 
 
 def ecdp(arch="swin_micro"):

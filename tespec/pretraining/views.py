@@ -5,6 +5,7 @@ Numbers are drawn on the CPU for the global batch, so they depend on neither dev
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import tespec.core.compat  # noqa: F401  # before torchvision
 
@@ -185,39 +186,47 @@ def _crops_at(frames: Tensor, corners: Tensor, height: int, width: int) -> Tenso
     return torch.stack(crops)
 
 
+Operation = Callable[[Tensor, float, InterpolationMode], Tensor]
+
+
 def _affine(
     image: Tensor,
-    interpolation: InterpolationMode,
-    shear: tuple[float, float] = (0, 0),
-    translate: tuple[float, float] = (0, 0),
+    level: float,
+    mode: InterpolationMode,
+    shear: tuple[int, int] = (0, 0),
+    translate: tuple[int, int] = (0, 0),
 ) -> Tensor:
-    """Shear and translate along x and y, at levels from -1 to 1."""
+    """Shear and translate by a level along x and y, where these are 1."""
     height, width = image.shape[-2:]
     pixels = [
-        int(MAX_TRANSLATION * width * translate[0]),
-        int(MAX_TRANSLATION * height * translate[1]),
+        int(MAX_TRANSLATION * width * level * translate[0]),
+        int(MAX_TRANSLATION * height * level * translate[1]),
     ]
-    degrees = [math.degrees(0.3 * level) for level in shear]
-    return functional.affine(image, 0, pixels, 1, degrees, interpolation)
+    degrees = [math.degrees(0.3 * level * axis) for axis in shear]
+    return functional.affine(image, 0, pixels, 1, degrees, mode)
 
 
-Operation = Callable[[Tensor, float, InterpolationMode], Tensor]
+def _enhance(adjust: Callable[[Tensor, float], Tensor]) -> Operation:
+    """Adjust a property of an image by a factor of 0.1 to 1.9."""
+    return lambda image, level, mode: adjust(image, 1 + 0.9 * level)
+
+
 # Operations of tum-vision/mem, mem/transforms.py, EventRandAugment, in its order: on images
 # (..., H, W), at a level from -1 to 1.
 GEOMETRIC: list[Operation] = [
     lambda image, level, mode: image,
-    lambda image, level, mode: _affine(image, mode, shear=(level, 0)),
-    lambda image, level, mode: _affine(image, mode, shear=(0, level)),
-    lambda image, level, mode: _affine(image, mode, translate=(level, 0)),
-    lambda image, level, mode: _affine(image, mode, translate=(0, level)),
+    partial(_affine, shear=(1, 0)),
+    partial(_affine, shear=(0, 1)),
+    partial(_affine, translate=(1, 0)),
+    partial(_affine, translate=(0, 1)),
     lambda image, level, mode: functional.rotate(image, 30 * level, mode),
 ]
 # Operations on 8-bit images of three planes.
 PHOTOMETRIC: list[Operation] = [
-    lambda image, level, mode: functional.adjust_brightness(image, 1 + 0.9 * level),
-    lambda image, level, mode: functional.adjust_saturation(image, 1 + 0.9 * level),
-    lambda image, level, mode: functional.adjust_contrast(image, 1 + 0.9 * level),
-    lambda image, level, mode: functional.adjust_sharpness(image, 1 + 0.9 * level),
+    _enhance(functional.adjust_brightness),
+    _enhance(functional.adjust_saturation),
+    _enhance(functional.adjust_contrast),
+    _enhance(functional.adjust_sharpness),
     lambda image, level, mode: functional.posterize(image, 8 - round(4 * abs(level))),
     lambda image, level, mode: functional.solarize(image, 255 * (1 - abs(level))),
     lambda image, level, mode: functional.autocontrast(image),

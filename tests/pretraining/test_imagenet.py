@@ -12,22 +12,7 @@ from baselines.imagenet import Imagenet
 from tespec.core.config import pretraining_settings
 from tespec.core.distributed import rank_computes
 from tespec.core.errors import UserError
-from tespec.core.hashes import checksums, fingerprint_of
-from tespec.datasets.images import open_images
 from tespec.pretraining.method import open_pretraining
-
-
-def test_a_folder_of_images(tmp_path):
-    for name in ("a/1.png", "a/2.PNG", "b/1.jpg", "val/a/3.png", "val/b/4.png", ".hidden/x.png"):
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (20, 10), (200, 10, 10)).save(path, "PNG")
-    folder = open_images(tmp_path)
-    assert [path.name for path in folder.held_out] == ["3.png", "4.png"]
-    assert (len(folder.train), folder.classes) == (3, ("a", "b"))
-    before = fingerprint_of(checksums(folder.contents()))
-    (tmp_path / "a" / "1.png").write_bytes(b"no image")
-    assert fingerprint_of(checksums(open_images(tmp_path).contents())) != before
 
 
 def test_every_class_is_among_the_validation_images(tmp_path):

@@ -12,12 +12,13 @@ from tespec.core.config import pretraining_settings
 from tespec.core.errors import UserError
 from tespec.core.files import sha256_of
 from tespec.pretraining import data
-from tespec.pretraining.method import find_method, open_pretraining
+from tespec.pretraining.method import EventMethod, find_method, open_pretraining
 from tespec.registry import register_methods
 from tespec.runs import validation
 from tespec.runs.data import Data, settings_of
 from tespec.runs.finetune import prepare_run
 from tespec.runs.pretrain import pretrain
+from tespec.training.trainer import LossModule
 
 TASKS = ("segmentation", "detection", "depth")
 FEW = ["optimisation.steps=2", "optimisation.warmup_steps=1", "batch_size=3"]
@@ -251,8 +252,8 @@ MISTAKES = [
     (
         "mem",
         "1mpx",
-        "--backbone=vit_base",
-        "unit of masks: 8 px are no multiple of the 16 px patches of vit_base; choose a multiple",
+        "--backbone=vit_small",
+        "unit of masks: 8 px are no multiple of the 16 px patches of vit_small; choose a multiple",
     ),
 ]
 
@@ -312,6 +313,14 @@ def test_mistakes_are_named_before_data_is_read_and_another_network_is_pre_train
     settings = changed(name, change)
     with pytest.raises(UserError, match=message):
         pretrain(name, settings, Data(tmp_path / "missing", "sample"), 0, setup_in(tmp_path))
+
+
+def test_a_method_without_a_loss_is_refused():
+    class Lossless(EventMethod):
+        backbone = None
+
+    with pytest.raises(UserError, match=r"Lossless\.loss: does not return losses by name"):
+        LossModule(Lossless())({}, None)
 
 
 def test_images_are_looked_for_before_events_are_read(tmp_path):
