@@ -71,10 +71,6 @@ class Trainer:
         device: device of this rank.
         hooks: objects with `after_train_iter`, such as mmengine's hooks.
         workers: as in `load_batches`.
-        name: of the training, on its progress lines.
-        frames: per step over all ranks, for the rate on progress lines.
-        step_seconds_at_peak: duration of a step at the device's peak throughput, for the share of
-            peak on progress lines; 0 if unknown.
     """
 
     def __init__(
@@ -87,11 +83,7 @@ class Trainer:
         device: torch.device,
         hooks: Sequence[Any] = (),
         workers: int | None = 0,
-        name: str = "training",
-        frames: int = 1,
-        step_seconds_at_peak: float = 0.0,
     ) -> None:
-        self.name = name
         self.model = model.to(device)
         self.settings = with_precision(settings, device)
         self.device = device
@@ -106,13 +98,20 @@ class Trainer:
         self._seed = seed
         self._hooks = hooks
         self._workers = workers
-        self._frames = frames
-        self._step_seconds_at_peak = step_seconds_at_peak
         self._trained = [weight for weight in model.parameters() if weight.requires_grad]
         self._replica: Any = wrap_ddp(model)
 
-    def run(self) -> None:
-        """Train until the last step of the settings."""
+    def run(
+        self, name: str = "training", frames: int = 1, step_seconds_at_peak: float = 0.0
+    ) -> None:
+        """Train until the last step of the settings.
+
+        Args:
+            name: of the training, on its progress lines.
+            frames: per step over all ranks, for the rate on progress lines.
+            step_seconds_at_peak: duration of a step at the device's peak throughput, for the share
+                of peak on progress lines; 0 if unknown.
+        """
         self.model.train()
         first = self.step * self.accumulate
         last = self.settings.steps * self.accumulate
@@ -121,7 +120,7 @@ class Trainer:
         note = ""
         start = time.monotonic()
         first_step = self.step
-        with progress(self.name, "steps", self.step) as advance:
+        with progress(name, "steps", self.step) as advance:
             while loaded := list(islice(batches, self.accumulate)):
                 # New mappings, since a data set may keep its batches; copies overlap with
                 # computation.
@@ -137,10 +136,10 @@ class Trainer:
                 if self.is_sync_step:
                     self.require_finite()
                     rate = (self.step - first_step) / (time.monotonic() - start)
-                    mfu = rate * self._step_seconds_at_peak
+                    mfu = rate * step_seconds_at_peak
                     share = f", {100 * mfu:.0f} % of peak" if mfu else ""
                     loss = losses["loss"].item()
-                    note = f"{rate * self._frames:.0f} frames/s{share}, loss {loss:.4f}"
+                    note = f"{rate * frames:.0f} frames/s{share}, loss {loss:.4f}"
                 advance(self.step, self.settings.steps, note)
                 for hook in self._hooks:
                     hook.after_train_iter(self, self.step - 1, micro_batches[0], losses)
