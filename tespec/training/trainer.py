@@ -151,12 +151,10 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group["lr_share"]
             group["weight_decay"] = decay if group["decays"] else 0.0
-        states: list[Any] = []
         losses: dict[str, Tensor] = {}
         elements = torch.zeros((), dtype=torch.float64, device=self.device)
         for index, batch in enumerate(batches):
-            elements, losses, state = self._backward(batch, index, elements, losses)
-            states.append(state)
+            elements, losses = self._backward(batch, index, elements, losses)
         require_gradients(self.model)
         means = all_reduce_sum(torch.stack([value.float() for value in losses.values()]))
         losses = dict(zip(losses, (means / world_size()).unbind(), strict=True))
@@ -175,15 +173,14 @@ class Trainer:
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad()
-        self.states = states
         if after_step := getattr(self.model, "after_step", None):
             after_step((self.step + 1) / self.settings.steps)
         return losses
 
     def _backward(
         self, batch: Batch, index: int, elements_before: Tensor, means: dict[str, Tensor]
-    ) -> tuple[Tensor, dict[str, Tensor], Any]:
-        """Add a micro-batch to a step's mean gradient and losses, weighed by its elements.
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Add a micro-batch to a step's mean gradient and losses, and keep the state after it.
 
         Args:
             batch: the micro-batch.
@@ -192,7 +189,7 @@ class Trainer:
             means: mean losses of the micro-batches before it.
 
         Returns:
-            Number of elements and mean losses including this micro-batch, and the state after it.
+            Number of elements and mean losses, weighed by elements, including this micro-batch.
         """
         part = rank() * self.accumulate + index
         parts = world_size() * self.accumulate
@@ -211,7 +208,7 @@ class Trainer:
             nullcontext() if exchanged else self._replica.no_sync(),
         ):
             with torch.autocast(self.device.type, dtype=half) if half else nullcontext():
-                losses, state = self._replica(batch, self.states[index])
+                losses, self.states[index] = self._replica(batch, self.states[index])
             # A loss without `global_mean` counts as one element; a mean over none is a sum divided
             # by 1.
             elements = counts[0] if counts else torch.ones_like(elements_before)
@@ -230,7 +227,7 @@ class Trainer:
             name: weight * value.detach() + weight_before * means.get(name, 0.0)
             for name, value in losses.items()
         }
-        return total, means, state
+        return total, means
 
     @property
     def is_sync_step(self) -> bool:
