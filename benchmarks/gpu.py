@@ -84,8 +84,10 @@ def training(name: str, precision: str, device: torch.device) -> tuple[Trainer, 
         task = build_task(settings_of(Data(root, "sample"), name, "recurrent", None, FEW), root)
     torch.manual_seed(0)
     network = task.method.from_data(task) if name == "tespec" else task.model()
-    half = precision if device.type == "cuda" else "fp32"  # the trainer has no bf16 on a CPU
-    optimisation = replace(task.settings.optimisation, precision=half)
+    # The trainer has no bf16 on a CPU.
+    optimisation = replace(
+        task.settings.optimisation, precision=precision if device.type == "cuda" else "fp32"
+    )
     steps = task.steps(0)
     loop = Trainer(network, steps, optimisation, seed=0, device=device)
     loop.model.train()

@@ -1,6 +1,7 @@
 """Layers of packages: no import, dynamic ones included, points up or is circular."""
 
 import ast
+from functools import cache
 from graphlib import TopologicalSorter
 
 import pytest
@@ -19,6 +20,7 @@ FLOORS = (
     ("report", "plan"),
     ("cli",),
 )
+parse = cache(ast.parse)
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 MODULES = {
     ".".join(path.relative_to(REPOSITORY).with_suffix("").parts).removesuffix(".__init__"): path
@@ -50,7 +52,7 @@ def imports_of(path, *, everywhere):
 
 
 def imports_in(text, everywhere):
-    tree, found = ast.parse(text), set()
+    tree, found = parse(text), set()
     for node in ast.walk(tree) if everywhere else tree.body:
         if everywhere and isinstance(node, ast.Constant) and isinstance(node.value, str):
             found |= {node.value.partition(":")[0]} if "." in node.value else set()
@@ -65,7 +67,7 @@ def imports_in(text, everywhere):
 
 def computed_imports(text):
     """Lines that import a module whose name is not a plain string, or relative to their package."""
-    tree = ast.parse(text)
+    tree = parse(text)
     aliases = (
         each for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for each in node.names
     )
@@ -100,8 +102,7 @@ def goes_up(module, text):
 
 def has_code(path):
     return any(
-        isinstance(node, ast.ClassDef | ast.FunctionDef)
-        for node in ast.parse(path.read_text()).body
+        isinstance(node, ast.ClassDef | ast.FunctionDef) for node in parse(path.read_text()).body
     )
 
 
@@ -136,7 +137,7 @@ def test_an_import_upwards_is_seen_in_every_form(text):
 def test_data_sets_know_no_methods():
     for module, path in MODULES.items():
         if room_of(module) == "datasets":
-            nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            nodes = ast.walk(parse(path.read_text(encoding="utf-8")))
             imports = (
                 node
                 for node in nodes

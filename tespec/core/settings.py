@@ -3,6 +3,7 @@
 import difflib
 import math
 import re
+import reprlib
 import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, field, is_dataclass, replace
@@ -132,8 +133,7 @@ def build(kind: type[T], facts: Facts, source: str) -> T:
             raise UserError(
                 source, f"setting {path!r} is missing", "add it to the config"
             ) from invalid
-        text = repr(error["input"])
-        value = text if len(text) <= 60 else f"{text[:20]}..."
+        value = reprlib.repr(error["input"])
         raise UserError(where, f"{value} is not allowed", _remedy(error)) from invalid
 
 

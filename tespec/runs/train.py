@@ -127,7 +127,7 @@ def train(
         run: its newest complete checkpoint is resumed.
         model: on any device; the trainer moves it to the run's device.
         batches: of the training, by step.
-        step_seconds_at_peak: as in `Trainer`.
+        step_seconds_at_peak: as in `Trainer.run`.
 
     Returns:
         The loss curve, the duration and the tracker.
@@ -162,14 +162,15 @@ def train(
         device=run.device,
         hooks=[curve, hook],
         workers=setup.workers,
-        name="pre-training" if run.cell.kind == "pretraining" else "fine-tuning",
-        frames=run.settings.batch_size * run.settings.segments,
-        step_seconds_at_peak=step_seconds_at_peak,
     )
     hook.resume(trainer)
     try:
         with on_signals(STOPS, hook.request_stop):
-            trainer.run()
+            trainer.run(
+                "pre-training" if run.cell.kind == "pretraining" else "fine-tuning",
+                run.settings.batch_size * run.settings.segments,
+                step_seconds_at_peak,
+            )
     except BaseException:
         if tracker is not None:
             tracker.close()

@@ -25,8 +25,7 @@ def may_lack_gradients(network: nn.Module) -> bool:
     """
     if getattr(network, "unused_parameters", False):
         return True
-    backbones = [module for module in network.modules() if isinstance(module, Backbone)]
-    return not all(backbone.hierarchical for backbone in backbones)
+    return any(isinstance(part, Backbone) and not part.hierarchical for part in network.modules())
 
 
 def require_gradients(network: nn.Module) -> None:

@@ -274,8 +274,16 @@ def launched(launcher: str, device: str | None) -> Iterator[None]:
     if multiprocessing.get_start_method(allow_none=True) is None:
         multiprocessing.set_start_method("fork")
     if on_gpu:
-        # A process sees all GPUs of its machine, or only its own (--gpus-per-task).
-        torch.cuda.set_device(int(variables["LOCAL_RANK"]) % torch.cuda.device_count())
+        # A process sees all GPUs of its machine, or only its own (SLURM's --gpus-per-task).
+        local_rank = int(variables["LOCAL_RANK"])
+        count = torch.cuda.device_count()
+        require(
+            local_rank < count or (launcher == "slurm" and count == 1),
+            option,
+            f"process {local_rank} of this machine (from 0) has no GPU of its own",
+            f"start at most {count} processes per machine",
+        )
+        torch.cuda.set_device(local_rank % count)
     distributed.init_process_group("nccl" if on_gpu else "gloo")
     try:
         with object_group():

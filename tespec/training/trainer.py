@@ -71,10 +71,6 @@ class Trainer:
         device: device of this rank.
         hooks: objects with `after_train_iter`, such as mmengine's hooks.
         workers: as in `load_batches`.
-        name: of the training, on its progress lines.
-        frames: per step over all ranks, for the rate on progress lines.
-        step_seconds_at_peak: duration of a step at the device's peak throughput, for the share of
-            peak on progress lines; 0 if unknown.
     """
 
     def __init__(
@@ -87,11 +83,7 @@ class Trainer:
         device: torch.device,
         hooks: Sequence[Any] = (),
         workers: int | None = 0,
-        name: str = "training",
-        frames: int = 1,
-        step_seconds_at_peak: float = 0.0,
     ) -> None:
-        self.name = name
         self.model = model.to(device)
         self.settings = with_precision(settings, device)
         self.device = device
@@ -106,13 +98,20 @@ class Trainer:
         self._seed = seed
         self._hooks = hooks
         self._workers = workers
-        self._frames = frames
-        self._step_seconds_at_peak = step_seconds_at_peak
         self._trained = [weight for weight in model.parameters() if weight.requires_grad]
         self._replica: Any = wrap_ddp(model)
 
-    def run(self) -> None:
-        """Train until the last step of the settings."""
+    def run(
+        self, name: str = "training", frames: int = 1, step_seconds_at_peak: float = 0.0
+    ) -> None:
+        """Train until the last step of the settings.
+
+        Args:
+            name: of the training, on its progress lines.
+            frames: per step over all ranks, for the rate on progress lines.
+            step_seconds_at_peak: duration of a step at the device's peak throughput, for the share
+                of peak on progress lines; 0 if unknown.
+        """
         self.model.train()
         first = self.step * self.accumulate
         last = self.settings.steps * self.accumulate
@@ -121,7 +120,7 @@ class Trainer:
         note = ""
         start = time.monotonic()
         first_step = self.step
-        with progress(self.name, "steps", self.step) as advance:
+        with progress(name, "steps", self.step) as advance:
             while loaded := list(islice(batches, self.accumulate)):
                 # New mappings, since a data set may keep its batches; copies overlap with
                 # computation.
@@ -137,10 +136,10 @@ class Trainer:
                 if self.is_sync_step:
                     self.require_finite()
                     rate = (self.step - first_step) / (time.monotonic() - start)
-                    mfu = rate * self._step_seconds_at_peak
+                    mfu = rate * step_seconds_at_peak
                     share = f", {100 * mfu:.0f} % of peak" if mfu else ""
                     loss = losses["loss"].item()
-                    note = f"{rate * self._frames:.0f} frames/s{share}, loss {loss:.4f}"
+                    note = f"{rate * frames:.0f} frames/s{share}, loss {loss:.4f}"
                 advance(self.step, self.settings.steps, note)
                 for hook in self._hooks:
                     hook.after_train_iter(self, self.step - 1, micro_batches[0], losses)
@@ -152,12 +151,10 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group["lr_share"]
             group["weight_decay"] = decay if group["decays"] else 0.0
-        states: list[Any] = []
         losses: dict[str, Tensor] = {}
         elements = torch.zeros((), dtype=torch.float64, device=self.device)
         for index, batch in enumerate(batches):
-            elements, losses, state = self._backward(batch, index, elements, losses)
-            states.append(state)
+            elements, losses = self._backward(batch, index, elements, losses)
         require_gradients(self.model)
         means = all_reduce_sum(torch.stack([value.float() for value in losses.values()]))
         losses = dict(zip(losses, (means / world_size()).unbind(), strict=True))
@@ -176,15 +173,14 @@ class Trainer:
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad()
-        self.states = states
         if after_step := getattr(self.model, "after_step", None):
             after_step((self.step + 1) / self.settings.steps)
         return losses
 
     def _backward(
         self, batch: Batch, index: int, elements_before: Tensor, means: dict[str, Tensor]
-    ) -> tuple[Tensor, dict[str, Tensor], Any]:
-        """Add a micro-batch to a step's mean gradient and losses, weighed by its elements.
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Add a micro-batch to a step's mean gradient and losses, and keep the state after it.
 
         Args:
             batch: the micro-batch.
@@ -193,7 +189,7 @@ class Trainer:
             means: mean losses of the micro-batches before it.
 
         Returns:
-            Number of elements and mean losses including this micro-batch, and the state after it.
+            Number of elements and mean losses, weighed by elements, including this micro-batch.
         """
         part = rank() * self.accumulate + index
         parts = world_size() * self.accumulate
@@ -212,7 +208,7 @@ class Trainer:
             nullcontext() if exchanged else self._replica.no_sync(),
         ):
             with torch.autocast(self.device.type, dtype=half) if half else nullcontext():
-                losses, state = self._replica(batch, self.states[index])
+                losses, self.states[index] = self._replica(batch, self.states[index])
             # A loss without `global_mean` counts as one element; a mean over none is a sum divided
             # by 1.
             elements = counts[0] if counts else torch.ones_like(elements_before)
@@ -231,7 +227,7 @@ class Trainer:
             name: weight * value.detach() + weight_before * means.get(name, 0.0)
             for name, value in losses.items()
         }
-        return total, means, state
+        return total, means
 
     @property
     def is_sync_step(self) -> bool:

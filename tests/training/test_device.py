@@ -156,6 +156,15 @@ def test_the_second_task_of_a_machine_takes_the_gpu_it_sees(monkeypatch, visible
     assert os.environ["LOCAL_RANK"] == "1"
 
 
+def test_more_processes_than_gpus_are_refused(monkeypatch):
+    monkeypatch.setattr(os, "environ", dict(TORCHRUN))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    refused = pytest.raises(UserError, match=r"process 1 .* has no GPU of its own; start at most 1")
+    with refused, launched("pytorch", None):
+        pass
+
+
 def without(environment, name):
     return {key: value for key, value in environment.items() if key != name}
 

@@ -312,7 +312,6 @@ def test_progress_shows_the_share_of_a_known_peak(monkeypatch, at_peak, start):
     clock = SimpleNamespace(monotonic=lambda: next(seconds) / 2)  # two steps per second
     monkeypatch.setattr("tespec.training.trainer.time", clock)
     monkeypatch.setattr("tespec.training.trainer.progress", progress)
-    options = {"frames": 6, "step_seconds_at_peak": at_peak}
-    Trainer(Accumulator(), Steps(), SETTINGS, seed=0, device=CPU, **options).run()
+    make().run(frames=6, step_seconds_at_peak=at_peak)
     assert len(notes) == SETTINGS.steps
     assert all(note.startswith(start) for note in notes)
