@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from tespec.core.errors import UserError
 from tespec.core.settings import Size, suggest
+from tespec.events.representations import REPRESENTATIONS, empty_pixel
 from tespec.models.layers import STRIDE, DropPath, compute_dtype, pad_to, replace_modules
 from tespec.registry import BACKBONES
 
@@ -171,6 +172,14 @@ class Backbone(nn.Module, ABC):
             the state, with tensors (B, channels[i], h, w) in float32.
         """
         return self.encode(self.embed(histograms), state)
+
+    def expect(self, representation: str) -> None:
+        """State the representation of the input, whose pixels without events fill the padding."""
+        self.representation = representation
+        if representation in REPRESENTATIONS:
+            # Each bin of voxels is a channel.
+            pixel = empty_pixel(representation, self.in_channels)
+            self.empty_pixel = torch.tensor(pixel[: self.in_channels])
 
     def embed(self, histograms: Tensor) -> Tensor:
         """Pad and embed histograms (B, T, in_channels, H, W) as stage input (B, T, h, w, C)."""
@@ -401,6 +410,6 @@ def resize_backbone(backbone: Backbone, img_size: Size) -> Backbone:
     )
     copy.load_state_dict(copy.resize(backbone.state_dict(), backbone.img_size))
     copy.recipe = backbone.recipe
-    copy.empty_pixel = backbone.empty_pixel
+    copy.expect(backbone.representation)
     parameter = next(backbone.parameters())
     return copy.to(parameter.device, parameter.dtype).train(backbone.training)

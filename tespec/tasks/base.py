@@ -29,7 +29,6 @@ from tespec.datasets.recording import (
     with_label_fraction,
 )
 from tespec.datasets.sources import pack_missing
-from tespec.events.representations import REPRESENTATIONS, empty_pixel
 from tespec.metrics import Score
 from tespec.models.backbone import Backbone, BackboneState, build_backbone, detach, reset
 from tespec.models.layers import padded_size
@@ -552,11 +551,8 @@ def random_backbone(settings: Finetuning, size: tuple[int, int]) -> Backbone:
         settings.binning.channels,
         settings.drop_path,
     )
-    backbone.representation = settings.representation
+    backbone.expect(settings.representation)
     backbone.new_stem = settings.new_stem
-    if settings.representation in REPRESENTATIONS:
-        pixel = empty_pixel(settings.representation, settings.bins)
-        backbone.empty_pixel = torch.tensor(pixel)
     return backbone
 
 

@@ -13,7 +13,6 @@ from tespec.core.errors import UserError
 from tespec.core.files import sha256_of
 from tespec.core.paths import cache_root
 from tespec.core.settings import Finetuning, HistogramSpec, Size, build
-from tespec.events.representations import REPRESENTATIONS, empty_pixel
 from tespec.models.backbone import Backbone, backbones, build_backbone
 from tespec.models.layers import padded_size
 from tespec.weights.files import problem_of, read_recipe, read_tensors, write_weights
@@ -290,10 +289,7 @@ def read_backbone(path: Path, size: Size | None = None) -> Backbone:
             path, f"its recipe lacks {missing[0]}", "convert it with `tespec weights convert`"
         )
     backbone = contents.network(contents.settings["recurrent"])
-    if checkpoint.representation in REPRESENTATIONS:
-        # A recipe has no bins of voxels: each is a channel.
-        pixel = empty_pixel(checkpoint.representation, backbone.in_channels)
-        backbone.empty_pixel = torch.tensor(pixel[: backbone.in_channels])
+    backbone.expect(checkpoint.representation)
     _load(backbone, checkpoint, path)
     return backbone.eval()
 

@@ -181,7 +181,7 @@ def test_partitions_of_maxvit_are_rvts():
 
 
 def test_windows_of_swin_follow_the_true_padded_size():
-    model = EventSwin("swin_tiny", recurrent=True, img_size=(224, 352))
+    model = EventSwin("swin_micro", img_size=(224, 352))
     shifted = [stage.blocks[1] for stage in model.swin.layers]
     assert [block.shift_size for block in shifted] == [(3, 3), (3, 3), (3, 3), (0, 3)]
     assert {block.window_size for block in shifted} == {(7, 7)}

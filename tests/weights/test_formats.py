@@ -103,6 +103,23 @@ def test_ecddp_gives_the_student():
     assert len(renamed.unused) < 20
 
 
+def test_the_released_convlstm_computes_what_ours_does():
+    state = published.tespec_release()["state_dict"]
+    model = backbone()
+    model.load_state_dict(converted(state).tensors)
+    prefix = "model.encoder.lstm_blocks.1.conv1x1"
+    maps, hidden, cell = torch.randn(3, 2, 3, 4, 48, generator=torch.Generator().manual_seed(0))
+    joined = torch.cat((maps, hidden), -1).permute(0, 3, 1, 2)
+    mixed = torch.nn.functional.conv2d(
+        joined, state[f"{prefix}.weight"], state[f"{prefix}.bias"]
+    ).permute(0, 2, 3, 1)
+    forget, write, output = mixed[..., :144].sigmoid().chunk(3, -1)
+    wanted_cell = forget * cell + write * mixed[..., 144:].tanh()
+    _, got_hidden, got_cell = model.lstms[1](maps[None], hidden, cell)
+    torch.testing.assert_close(got_cell, wanted_cell)
+    torch.testing.assert_close(got_hidden, output * wanted_cell.tanh())
+
+
 @pytest.mark.parametrize("chans", [2, 3, 6, 20])
 def test_input_channels_are_repeated_and_cut(chans):
     state = published.timm_new(chans=chans)
