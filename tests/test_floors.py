@@ -20,7 +20,6 @@ FLOORS = (
     ("report", "plan"),
     ("cli",),
 )
-parse = cache(ast.parse)
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 MODULES = {
     ".".join(path.relative_to(REPOSITORY).with_suffix("").parts).removesuffix(".__init__"): path
@@ -51,9 +50,16 @@ def imports_of(path, *, everywhere):
     return imports_in(path.read_text(encoding="utf-8"), everywhere)
 
 
+@cache
+def nodes_of(text, everywhere=True):
+    """Statements of a text; `everywhere`: all nodes, also inside of them."""
+    tree = ast.parse(text)
+    return list(ast.walk(tree)) if everywhere else tree.body
+
+
 def imports_in(text, everywhere):
-    tree, found = parse(text), set()
-    for node in ast.walk(tree) if everywhere else tree.body:
+    found = set()
+    for node in nodes_of(text, everywhere):
         if everywhere and isinstance(node, ast.Constant) and isinstance(node.value, str):
             found |= {node.value.partition(":")[0]} if "." in node.value else set()
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -67,13 +73,11 @@ def imports_in(text, everywhere):
 
 def computed_imports(text):
     """Lines that import a module whose name is not a plain string, or relative to their package."""
-    tree = parse(text)
-    aliases = (
-        each for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for each in node.names
-    )
+    nodes = nodes_of(text)
+    aliases = (each for node in nodes if isinstance(node, ast.ImportFrom) for each in node.names)
     names = {*IMPORTERS, *(each.asname for each in aliases if each.name in IMPORTERS)}
     lines = []
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.ImportFrom) and node.level:
             lines.append(node.lineno)
         if (
@@ -102,7 +106,8 @@ def goes_up(module, text):
 
 def has_code(path):
     return any(
-        isinstance(node, ast.ClassDef | ast.FunctionDef) for node in parse(path.read_text()).body
+        isinstance(node, ast.ClassDef | ast.FunctionDef)
+        for node in ast.parse(path.read_text()).body
     )
 
 
@@ -137,10 +142,9 @@ def test_an_import_upwards_is_seen_in_every_form(text):
 def test_data_sets_know_no_methods():
     for module, path in MODULES.items():
         if room_of(module) == "datasets":
-            nodes = ast.walk(parse(path.read_text(encoding="utf-8")))
             imports = (
                 node
-                for node in nodes
+                for node in nodes_of(path.read_text(encoding="utf-8"))
                 if isinstance(node, ast.ImportFrom) and node.module == "tespec.registry"
             )
             names = {each.name for node in imports for each in node.names}

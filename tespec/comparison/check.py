@@ -102,13 +102,15 @@ def _problems_of_scores(record: Record) -> Iterator[str]:
         if score and (score.unit, score.better) != known:
             words = f"{score.unit!r} and {score.better} is better, not {known[0]!r} and {known[1]}"
             yield f"{metric['name']} is in {words}"
+    highest = {
+        name: HIGHEST.get(score.unit, inf) if score.better == "higher" else inf
+        for name, score in record.scores.items()
+    }
     main = next(iter(record.scores), "")
     classes = {f"class {name}": {main: value} for name, value in record.classes.items()}
     parts = {"all frames": record.metrics, **record.groups, **record.recordings, **classes}
     for part, numbers in parts.items():
         for metric in record.scores.keys() & numbers.keys():
             value = numbers[metric]
-            score = record.scores[metric]
-            highest = HIGHEST.get(score.unit, inf) if score.better == "higher" else inf
-            if value is not None and not 0 <= value <= highest:
+            if value is not None and not 0 <= value <= highest[metric]:
                 yield f"{metric} {value:g} is out of bounds ({part})"

@@ -136,9 +136,8 @@ def results(folder: str | Path | None = None) -> pd.DataFrame:
     folder = RESULTS if folder is None else Path(folder)
     # One record at a time, as thousands of them need a gigabyte.
     sent = folder / REPORTED
-    frame = to_frame(
-        iter_records(folder, problems), iter_records(sent, problems) if sent.is_dir() else ()
-    )
+    reported = iter_records(sent, problems) if sent.is_dir() else ()
+    frame = to_frame(iter_records(folder, problems), reported)
     frame = frame.sort_values("name", kind="stable", ignore_index=True)
     frame.attrs["left_out"] = problems
     return frame
@@ -194,7 +193,8 @@ def _with_status(
     repeated = set()
     for record in records:
         other = known.get(record.name) or known.get((record.key, record.data_fingerprint))
-        repeated.add(other and other.name)
+        if other:
+            repeated.add(other.name)
         status = REPRODUCED if other else COMPUTED
         yield record, RESCORED if record.cell.kind == "predictions" else status, other
     for name, record in by_name.items():
@@ -212,8 +212,9 @@ def _facts_of_cell(record: Record, marks: Sequence[str]) -> dict[str, Any]:
     cell = record.cell
     start = cell.start if isinstance(cell.start, Cell) else None
     # Rows and brackets of tables say these, and so they are shown without a filter.
-    hidden = ["new_stem"] if NEW_STEM in marks else []
-    hidden += ["test_time_augmentation"] if cell.kind == "predictions" else []
+    hidden = {"new_stem"} if NEW_STEM in marks else set()
+    if cell.kind == "predictions":
+        hidden.add("test_time_augmentation")
     # A control starts from a fine-tuning, whose settings are not those of another pre-training.
     changed = start.overrides if start and cell.kind != "control" else {}
     return {
@@ -270,8 +271,10 @@ def _start_text(cell: Cell) -> str:
     facts = {name: getattr(start, name) for name in usual}
     changed = {name: value for name, value in facts.items() if value != usual[name]}
     words = [f"{start.method}: {cell.pretraining_data}", settings_text(start.overrides | changed)]
-    words += [f"task={start.task}"] if start.data not in (SAMPLE, start.task) else []
-    words += [f"from {_start_text(start)}"] if start.start else []
+    if start.data not in (SAMPLE, start.task):
+        words.append(f"task={start.task}")
+    if start.start:
+        words.append(f"from {_start_text(start)}")
     return ", ".join(filter(None, words))
 
 
@@ -296,12 +299,12 @@ def _numbers(record: Record, reported: Record | None) -> Iterator[tuple[Any, ...
     # see `tespec.metrics.partial_means`
     partial = {mean: count for mean, _, count in (text.rpartition(": ") for text in texts)}
     for frames, numbers in {ALL_FRAMES: record.metrics, **record.groups}.items():
+        other = others.get(frames, {})
         for metric, value in numbers.items():
             unit, better, title = scores.get(metric, ("", "", metric))
             is_main = metric == main and frames == ALL_FRAMES
-            count = partial.get(f"{frames} {metric}", "")
-            other = others.get(frames, {}).get(metric)
-            yield record.name, metric, frames, value, unit, better, is_main, title, count, other
+            facts = (unit, better, is_main, title, partial.get(f"{frames} {metric}", ""))
+            yield record.name, metric, frames, value, *facts, other.get(metric)
 
 
 def select(
@@ -360,11 +363,12 @@ def select(
         if key not in named:
             reasons[chosen[key] != value] = key
     for version, (keys, order) in VERSIONS.items():
-        rest = chosen[reasons == ""]
+        shared = sorted({*keys, by} - {""})
+        rest = chosen.loc[reasons == "", [*{*shared, version, order, "status"}]]
         if version not in named and rest[version].nunique() > 1:
             rest = rest.assign(here=rest["status"] != REPORTED)
             rest = rest.sort_values(["here", order, version], kind="stable")
-            groups = rest.groupby(sorted({*keys, by} - {""}), sort=False, dropna=False)
+            groups = rest.groupby(shared, sort=False, dropna=False)
             reasons[rest.index[rest[version] != groups[version].transform("last")]] = version
     left_out = chosen.assign(reason=reasons).loc[reasons != "", LEFT_OUT]
     return _named(chosen[reasons == ""], by), left_out
@@ -387,7 +391,7 @@ def notes_on(frame: pd.DataFrame, left_out: pd.DataFrame) -> list[str]:
 def _named(chosen: pd.DataFrame, by: str) -> pd.DataFrame:
     """Add the columns `label` and `column`; the values of `by` are displayed elsewhere."""
     level = {by, *(PROTOCOL if by == "evaluation" else [])}
-    cells = chosen.drop_duplicates(["cell", "frames"])[[*OF_CELL, "title", "frames"]]
+    cells = chosen[[*OF_CELL, "title", "frames"]].drop_duplicates(["cell", "frames"])
     title = cells["title"].where(cells["title"] != "", cells["method"])
     changed = cells["pretraining_overrides"]
     cells["label"] = title.where(changed == "", title + ", " + changed)
@@ -406,8 +410,9 @@ def _named(chosen: pd.DataFrame, by: str) -> pd.DataFrame:
     names = cells[["cell", "frames", "label", "column"]]
     data = chosen["pretraining_data"]
     data = data.where(chosen["mark"] == "", data + "; " + chosen["mark"])
+    chosen = chosen.assign(pretraining_data=data)
     types = {"label": "str", "column": "str"}  # also without rows
-    return chosen.assign(pretraining_data=data).merge(names.astype(types), on=["cell", "frames"])
+    return chosen.merge(names.astype(types), on=["cell", "frames"])
 
 
 def distinguish(rows: pd.DataFrame, name: str, keys: Iterable[str], shared: Sequence[str]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import pandas as pd
 
@@ -82,37 +81,33 @@ def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] = {
             if base and machines[base] != machines[facts["row"]]:
                 notes.append("another machine")
             others = {"baseline": baseline, "is_reported": REPORTED in [*both["status"]]}
-            rows.append(facts | gain._asdict() | others | {"note": "; ".join(filter(None, notes))})
+            others["note"] = "; ".join(filter(None, notes))
+            rows.append(facts | gain._asdict() | others)
     if not rows:
         remedy = f"evaluate a method with `tespec run`{''.join(f' ({note})' for note in hidden)}"
         raise UserError(f"--gains {baseline}", "no other method to compare with it", remedy)
     data = pd.DataFrame(rows)
     data["p_holm"] = data.groupby("evaluation")["p"].transform(statistics.holm)
-    found: list[Any] = data.to_dict("records")
-    metrics = metric_titles(runs)
-    texts = [
+    cells = pd.DataFrame(
         {
-            "Task": task_titles().get(row["task"], row["task"]),
-            "Data": row["column"].removeprefix(f"{MEASURED} (").removesuffix(")"),
-            "Method": row["label"],
-            "Backbone": row["network"],
-            "Recurrent": RECURRENT[row["arch"]],
-            "Pre-training": row["pretraining_data"],
-            "Metric": metrics[row["metric"]],
-            "gain": _number(row["mean"], "+.3f"),
-            "95 % interval": NONE
-            if pd.isna(row["low"])
-            else f"[{row['low']:+.3f}, {row['high']:+.3f}]",
-            "p": _number(row["p"], ".2g"),
-            "p (Holm)": _number(row["p_holm"], ".2g"),
-            "n": f"{row['n']} ({row['note']})" if row["note"] else str(row["n"]),
+            "Task": data["task"].replace(task_titles()),
+            "Data": data["column"].str.removeprefix(f"{MEASURED} (").str.removesuffix(")"),
+            "Method": data["label"],
+            "Backbone": data["network"],
+            "Recurrent": data["arch"].replace(RECURRENT),
+            "Pre-training": data["pretraining_data"],
+            "Metric": data["metric"].replace(metric_titles(runs)),
+            "gain": data["mean"].map("{:+.3f}".format),
+            "95 % interval": [*map("[{:+.3f}, {:+.3f}]".format, data["low"], data["high"])],
+            "p": data["p"].map("{:.2g}".format),
+            "p (Holm)": data["p_holm"].map("{:.2g}".format),
+            "n": [f"{row.n} ({row.note})" if row.note else str(row.n) for row in data.itertuples()],
         }
-        for row in found
-    ]
-    cells = pd.DataFrame(texts).set_index(LABELS)
+    ).set_index(LABELS)
+    cells = cells.replace(["nan", "+nan", "[+nan, +nan]"], NONE)
     bold = pd.DataFrame(False, cells.index, cells.columns)
-    is_significant = data["p_holm"] < statistics.ALPHA
-    bold["gain"] = (is_significant & ~data["is_reported"]).to_numpy()
+    is_bold = (data["p_holm"] < statistics.ALPHA) & ~data["is_reported"]
+    bold["gain"] = is_bold.to_numpy()
     changed = runs["overrides"] + runs["pretraining_overrides"]
     accumulated = [ACCUMULATED] if changed.str.contains("accumulate=").any() else []
     title = runs.loc[runs["method"] == baseline, "title"].iloc[0]
@@ -204,7 +199,3 @@ def _main_scores(
         value=runs["value"].where(runs["better"] != "lower", -runs["value"]),
     )
     return runs.sort_values(["task", "column", "arch", "label"], kind="stable"), hidden
-
-
-def _number(value: float, digits: str) -> str:
-    return NONE if pd.isna(value) else f"{value:{digits}}"

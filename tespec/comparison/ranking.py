@@ -90,12 +90,8 @@ def compare_rankings(first: pd.DataFrame, second: pd.DataFrame, baseline: Hashab
     # Sorted, so that the interval does not depend on the order of the runs.
     standardised = means / np.sqrt(noise)[:, None]
     low, high = _interval(standardised[:, np.argsort(means[0])])
-    return ranking._replace(
-        low=low,
-        high=high,
-        ceiling=ceiling,
-        reliability=(float(reliability[0]), float(reliability[1])),
-    )
+    both = (float(reliability[0]), float(reliability[1]))
+    return ranking._replace(low=low, high=high, ceiling=ceiling, reliability=both)
 
 
 def _contrasts(runs: pd.DataFrame, methods: list[Hashable], *, pretraining: bool) -> pd.DataFrame:
@@ -134,4 +130,5 @@ def _interval(means: NDArray[np.float64]) -> tuple[float, float]:
     pairs = np.triu_indices(methods, 1)
     order = np.sign(draws[..., pairs[0]] - draws[..., pairs[1]])
     taus = order.prod(axis=1).mean(axis=-1)
-    return float(np.quantile(taus, ALPHA / 2)), float(np.quantile(taus, 1 - ALPHA / 2))
+    low, high = np.quantile(taus, [ALPHA / 2, 1 - ALPHA / 2])
+    return float(low), float(high)

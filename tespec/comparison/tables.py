@@ -163,7 +163,9 @@ def make_tables(
         shown = rows if measured else pd.concat([of_paper[is_shown], rows])
         if shown.empty:
             continue
-        notes = _footnotes(name, shown) + [AVERAGED] * bool(len(rows)) + machines
+        notes = _footnotes(name, shown)
+        if len(rows):
+            notes += [AVERAGED, *machines]
         notes += _notes(name, rows, runs[runs["cell"].isin(rows["cell"])])
         notes += notes_on(frame, hidden[hidden["task"].isin(layout.tasks)])
         is_behind = measured_data["cell"].isin(rows["cell"])
@@ -191,8 +193,10 @@ def selected(table: Table, where: Mapping[str, str], by: str = "", measured: boo
     """
     # words of the caption by part of the name
     words = {"measured": "measured rows"} if measured else {}
-    words |= {f"{key}-{value}": f"{key} = {value}" for key, value in where.items()}
-    words |= {f"by_{by}": f"by {by}"} if by else {}
+    for key, value in where.items():
+        words[f"{key}-{value}"] = f"{key} = {value}"
+    if by:
+        words[f"by_{by}"] = f"by {by}"
     return table._replace(
         title=", ".join(filter(None, [table.title, "; ".join(words.values())])),
         name=_file_name("_".join([table.name, *words])),
@@ -378,7 +382,7 @@ def _mark(rows: pd.DataFrame) -> list[str]:
     columns = scores.groupby([rows[name] for name in HEADER])
     rows["bold"] = (columns.transform("count") > 1) & (scores == columns.transform("max"))
     machines = Counter(chain.from_iterable(rows["machines"])).most_common()
-    marks = {name: sign for (name, _), sign in zip(machines, SIGNS, strict=False)}
+    marks = {name: mark for (name, _), mark in zip(machines, SIGNS, strict=False)}
     rows["text"] += ["".join(marks[name] for name in names) for names in rows["machines"]]
     if len(marks) < 2:
         return []
@@ -402,10 +406,12 @@ def _notes(name: str, rows: pd.DataFrame, runs: pd.DataFrame) -> list[str]:
     notes += _reproductions(runs)
     of_weights = runs[runs["seen"] != ""].groupby(["label", "seen"], sort=False).size()
     notes += [f"{label}: its initial weights have seen {seen}." for label, seen in of_weights.index]
-    notes += [PARTIAL] * any(rows["partial"])
-    notes += [FROZEN] * any(rows["frozen"])
-    changed = [*rows["overrides"], *rows["pretraining_overrides"]]
-    notes += [ACCUMULATED] * any("accumulate=" in text for text in changed)
+    if any(rows["partial"]):
+        notes.append(PARTIAL)
+    if any(rows["frozen"]):
+        notes.append(FROZEN)
+    if any("accumulate=" in text for text in rows["overrides"] + rows["pretraining_overrides"]):
+        notes.append(ACCUMULATED)
     notes += dict.fromkeys(
         f"{label}: files {', '.join(hashed[:8] for hashed in files)} of own weights "
         "count as draws of one pre-training; their settings are unknown."
@@ -461,10 +467,14 @@ def arranged(
     columns = sorted({column for row in grid.values() for column in row})
     rows = sorted(grid)
     index = pd.MultiIndex.from_tuples([row[4:] for row in rows], names=[*layout.labels.values()])
-    headings = [(tasks[task], metrics[metric], *others) for task, metric, *others in columns]
     titles = pd.MultiIndex.from_tuples(
-        (layout.tasks[task], layout.metrics[metric], column, *map(as_text, level[1:]))
-        for task, metric, _, level, column in headings
+        (
+            layout.tasks[tasks[task]],
+            layout.metrics[metrics[metric]],
+            column,
+            *map(as_text, level[1:]),
+        )
+        for task, metric, _, level, column in columns
     )
 
     def cells(name: str, empty: Any) -> pd.DataFrame:

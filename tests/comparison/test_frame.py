@@ -3,7 +3,7 @@ from contextlib import suppress
 from dataclasses import fields
 
 import pytest
-from made_records import cell, pretraining, record
+from made_records import pretraining, record
 from pydantic import TypeAdapter
 
 import tespec
@@ -97,26 +97,6 @@ def test_a_teacher_from_a_file_is_no_changed_setting_and_tells_rows_apart():
     assert runs["label"].nunique() == 2
 
 
-def test_the_data_of_the_pretraining_tell_cells_apart():
-    made = [
-        record(start=pretraining(), weights={"data_fingerprint": name}, start_sha256=name)
-        for name in "ab"
-    ]
-    assert to_frame(made)["cell"].nunique() == 2
-
-
-def test_three_files_of_ones_own_are_one_cell():
-    """Each file is a draw of the same pre-training."""
-    made = [
-        record(seed=seed, start="own weights", pretraining=f"{seed}" * 64, start_sha256=f"{seed}")
-        for seed in range(3)
-    ]
-    frame = to_frame(made)
-    assert frame["cell"].nunique() == 1
-    assert frame["weights"].nunique() == 3
-    assert frame["pretraining_seed"].isna().all()
-
-
 def test_of_several_results_of_a_seed_the_newest_counts():
     """Weights that were made again have another hash, and so do the runs that start from them."""
     made = [record(seed=seed, miou=50.0 + seed, start_sha256="new") for seed in range(3)]
@@ -133,20 +113,6 @@ def test_of_several_results_of_a_seed_the_newest_counts():
     assert set(select(frame, {"name": older[0].name})[0]["value"]) == {20.0, 30.0}
 
 
-@pytest.mark.parametrize("name", ["method_version", "task_version", "results_version"])
-def test_the_newest_version_is_the_highest_and_not_the_latest(name):
-    """A copied older record may have a later date."""
-    newer = record(miou=50.0, **{name: 10})
-    older = record(miou=40.0, **{name: 9})
-    older = older.model_copy(update={"written": older.written.replace(year=2200)})
-    frame = to_frame([newer, older])
-    chosen, left_out = select(frame, {})
-    assert chosen.loc[chosen["main"], "value"].tolist() == [50.0]
-    note = f"Not shown: 1 results of another {name} (--where {name}=*)."
-    assert notes_on(frame, left_out) == [note]
-    assert len(select(frame, {name: "*"})[0]) == 4
-
-
 def test_the_gain_over_all_frames_is_the_main_number_of_a_history():
     gains = {"miou_gain, all": 2.0, "miou_gain, standing": 3.0}
     frame = to_frame([record(kind="history", metrics=gains)])
@@ -161,15 +127,6 @@ def test_numbers_that_are_not_finite_are_nan_and_the_main_metric_is_marked():
     assert frame["metric_title"].tolist() == ["mIoU ↑", "mAcc ↑", "mIoU ↑"]
     assert (frame["classes"] == 2).all()
     assert to_frame([]).columns.tolist() == COLUMNS
-
-
-def test_a_cell_has_its_properties_as_columns():
-    made = cell("tespec", frozen=True, label_fraction=0.05, start=pretraining(profile="study"))
-    frame = to_frame([record("tespec", frozen=True, label_fraction=0.05, start=made.start)])
-    first = frame.iloc[0]
-    for name in ("evaluation", "network", "pretraining_data"):
-        assert first[name] == getattr(made, name)
-    assert (first.evaluation, first.network) == ("frozen, 5 % of labels", "Swin-T/7")
 
 
 RATIO = pretraining(overrides={"objective.mask.ratio": 0.25})
@@ -191,12 +148,12 @@ def test_a_malformed_record_is_refused_by_name_or_shown():
                 place.pop(key, None)
             place[key] = value
     assert len(made) > 100
-    for run in made:
-        assert set(to_frame([run])["name"]) == {run.name}
+    runs = {run.name: run for run in [record(), record(seed=1), *made]}
+    frame = to_frame(runs.values())
+    assert set(frame["name"]) == {*runs}
     everything = dict.fromkeys(["overrides", "results_version", "split"], "*")
-    runs = [record(), record(seed=1), *{run.name: run for run in made}.values()]
     for where in ({}, everything):
-        tables = make_tables(to_frame(runs), only=["segmentation", "ablation_masking"], where=where)
+        tables = make_tables(frame, only=["segmentation", "ablation_masking"], where=where)
         assert all(map(to_html, tables))
 
 

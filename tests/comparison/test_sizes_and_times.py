@@ -1,6 +1,7 @@
 """The table of sizes and times: the paper's numbers, and those of records next to them."""
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ SOURCE = (Path(__file__).parent / "data" / "tab-supp-cost.tex").read_text()
 TASKS = ("DSEC", "DDD17", "MVSEC", "Gen1", "1Mpx")
 
 
+@cache
 def published():
     """Published texts by row and column title."""
     cells = cost_table(to_frame([])).cells
