@@ -128,17 +128,14 @@ class Job:
     def name(self) -> str:
         """Readable name, also of the log; it ends in a hash of the key."""
         cell = self.cell
-        parts = [
-            *(cell.kind, cell.method, cell.task, cell.arch, self.backbone),
-            "frozen" if cell.frozen else "",
-            *self.set,
-            f"p{self.upstream.seed}" if self.upstream else "",
-            cell.split if cell.split != "test" else "",
-            f"s{self.seed}",
-        ]
+        parts = [cell.kind, cell.method, cell.task, cell.arch, self.backbone]
+        parts += ["frozen" if cell.frozen else "", *self.set]
+        parts += [f"p{self.upstream.seed}" if self.upstream else ""]
+        parts += [cell.split if cell.split != "test" else "", f"s{self.seed}"]
         text = re.sub(r"[^A-Za-z0-9.=_-]+", "_", "-".join(filter(None, parts)))
         key = f"{cell.text} {self.seed} {self.pretraining}"
-        return f"{text[:180]}-{hashlib.sha256(key.encode()).hexdigest()[:8]}"
+        digest = hashlib.sha256(key.encode()).hexdigest()[:8]
+        return f"{text[:180]}-{digest}"
 
 
 def finished_runs(jobs: Sequence[Job], results: Path) -> tuple[dict[Key, Record], list[str]]:
@@ -153,7 +150,8 @@ def finished_runs(jobs: Sequence[Job], results: Path) -> tuple[dict[Key, Record]
     if not results.exists():
         return {}, []
     runs = [run for job in jobs for run in (job, job.upstream) if run]
-    records, problems = read_records(results, {name_prefix(run.cell, run.seed) for run in runs})
+    prefixes = {name_prefix(run.cell, run.seed) for run in runs}
+    records, problems = read_records(results, prefixes)
     oldest_first = sorted(records, key=lambda record: record.written)
     return {record.key: record for record in oldest_first}, problems
 
@@ -205,7 +203,8 @@ def command(job: Job, checkpoint: Path | str | None = None) -> list[str]:
     words += ["--freeze"] if cell.frozen and cell.kind == "evaluation" else []
     start = job.checkpoint or checkpoint
     of_cell, _ = config.split_changes(job.set)
-    words += [word for change in (of_cell if start else job.set) for word in ("--set", change)]
+    for change in of_cell if start else job.set:
+        words += ["--set", change]
     files = config.user_files(profiles=cell.profile)  # after those that it is based on
     options = {
         "--checkpoint": start,
@@ -445,12 +444,10 @@ def select(jobs: Sequence[Job], only: Sequence[str]) -> list[Job]:
     for name in only:
         if name not in known:
             raise UserError(f"--only {name}", "not in this plan", f"choose from {', '.join(known)}")
-    chosen = [category & {*only} for category in categories]
-    selected = [
-        job
-        for job in jobs
-        if all(not some or some & names for some, names in zip(chosen, names_of(job), strict=True))
-    ]
+    selected = list(jobs)
+    for i, category in enumerate(categories):
+        if allowed := category & {*only}:
+            selected = [job for job in selected if allowed & names_of(job)[i]]
     if not selected:
         raise UserError(
             f"--only {' '.join(only)}", "matches no run of this plan", "give fewer names"

@@ -14,7 +14,6 @@ from tespec.comparison.cell import OWN_WEIGHTS
 from tespec.core import config
 from tespec.core.config import names
 from tespec.core.errors import UserError
-from tespec.core.files import parse_yaml
 from tespec.core.settings import build
 from tespec.plan.jobs import (
     Job,
@@ -234,10 +233,10 @@ def test_settings_count_by_their_values():
 
 
 def test_a_pretraining_is_shared_however_the_plan_spells_it():
-    spelled = ["evaluations: [frozen]", "set: [pretraining.batch_size=4]", "backbone: swin_micro"]
     cells = [
-        TESPEC | {"label_fraction": [0.1 + 0.1 * i]} | parse_yaml(text)
-        for i, text in enumerate(spelled)
+        TESPEC | {"label_fraction": [0.1], "evaluations": ["frozen"]},
+        TESPEC | {"label_fraction": [0.2], "set": ["pretraining.batch_size=4"]},
+        TESPEC | {"label_fraction": [0.3], "backbone": "swin_micro"},
     ]
     first, *others = missing_jobs(jobs_of(cells=cells, profile="smoke"), {}, RUNS)
     assert first.cell.kind == "pretraining"
