@@ -167,7 +167,7 @@ def new_record(**fields: Any) -> Record:
 
 
 def _plain(value: Any) -> Any:
-    return value.item() if hasattr(value, "item") else str(value)
+    return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
 def write_record(record: Record, results: Path) -> Path:
