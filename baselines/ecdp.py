@@ -183,8 +183,8 @@ class Ecdp(TeacherMethod):
             (x_a, x_b), _ = random_views(x_a, 2, x_a.shape[-2:], cfg.scale, "nearest")
         features = global_avg_pool(self.backbone, x_a)  # (B, C)
         with torch.no_grad():
-            momentum_features = global_avg_pool(self.momentum_backbone, x_b)
-            keys = all_gather_rows(self.momentum_head(momentum_features))  # (N, D) of all ranks
+            # (N, D) of all ranks, as all that follow
+            keys = all_gather_rows(self.momentum_head(global_avg_pool(self.momentum_backbone, x_b)))
         queries = all_gather_rows(self.event_predictor(self.event_head(features)))
         events = all_gather_rows(self.image_predictor(self.image_head(features)))
         images = all_gather_rows(self.to_event(self.teacher(batch["images"].squeeze(1))))

@@ -244,8 +244,9 @@ class PatchTokens(nn.Module):
             finer = max(1, unit // (PATCH_SIZE << stage))
             coarser = max(1, (PATCH_SIZE << stage) // unit)
             lateral = nn.Conv2d(channels[stage], width * coarser**2, 1)
-            layers = (nn.AvgPool2d(finer), lateral, nn.PixelShuffle(coarser))
-            self.laterals.append(nn.Sequential(*layers))
+            self.laterals.append(
+                nn.Sequential(nn.AvgPool2d(finer), lateral, nn.PixelShuffle(coarser))
+            )
 
     def forward(self, features: list[Tensor]) -> Tensor:
         """Compute tokens (B * T, h * w, width), row by row, of features (B, T, C, H, W)."""

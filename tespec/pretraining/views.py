@@ -73,14 +73,11 @@ def crop_and_resize(
     Returns:
         Crops (N, C, *size) float32.
     """
-
-    def positions(ends: Tensor, count: int) -> Tensor:  # (N, 2), first and last -> (N, count)
-        steps = torch.linspace(0, 1, count, device=maps.device)
-        return torch.lerp(ends[:, :1], ends[:, 1:], steps)
-
-    rows, columns = (2 * boxes.float() - 1).split(2, dim=1)  # from -1 to 1
-    y = positions(rows, size[0])
-    x = positions(columns, size[1])
+    rows, columns = (2 * boxes.float() - 1).split(2, dim=1)  # first and last; -1 to 1
+    y = torch.lerp(rows[:, :1], rows[:, 1:], torch.linspace(0, 1, size[0], device=maps.device))
+    x = torch.lerp(
+        columns[:, :1], columns[:, 1:], torch.linspace(0, 1, size[1], device=maps.device)
+    )
     grid = torch.stack(
         [x.unsqueeze(1).expand(-1, *size), y.unsqueeze(2).expand(-1, *size)], dim=-1
     )  # (N, *size, 2)
