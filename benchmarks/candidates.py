@@ -20,7 +20,6 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from itertools import product
 from math import prod
-from pathlib import Path
 from typing import Annotated, Any
 
 if not __package__:
@@ -35,8 +34,8 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 
-from benchmarks.gpu import SMALL, PaperStep, paper_step
-from benchmarks.speed import ROUNDS, Row, measure_rows, results_file, time_alternately
+from benchmarks.gpu import SMALL, Device, PaperStep, paper_step
+from benchmarks.speed import ROUNDS, Output, Row, Tiny, measure_rows, results_file, time_alternately
 from tespec.cli.main import call, new_app, run
 from tespec.models.backbone import execute, lstm_cell
 from tespec.training.device import choose_device, describe
@@ -226,13 +225,9 @@ def measure_candidates(
         Sequence[str], Parameter(help=f"{', '.join(CANDIDATES)}, or several joined by +")
     ] = (),
     training: Annotated[Sequence[str], Parameter(help="a task or tespec")] = (),
-    device: Annotated[str, Parameter(help="cuda, cuda:N or cpu")] = "cuda",
-    small: Annotated[
-        bool, Parameter(help="tiny sizes: a smoke test, timings mean nothing")
-    ] = False,
-    path: Annotated[
-        Path | None, Parameter(name="--json", help="output file (default: in results/gpu)")
-    ] = None,
+    device: Device = "cuda",
+    small: Tiny = False,
+    path: Output = None,
 ) -> int:
     """Measure candidates, print their rows and write them to a file."""
     chosen = choose_device(device)

@@ -21,7 +21,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
-from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 if not __package__:
@@ -34,7 +33,7 @@ from cyclopts import Parameter
 from torch import Tensor
 from torch.utils.benchmark import Measurement, Timer
 
-from benchmarks.speed import Row, measure_rows, results_file
+from benchmarks.speed import Output, Row, Tiny, measure_rows, results_file
 from tespec.cli.main import call, new_app, run
 from tespec.core.config import finetuning_settings, names, pretraining_settings
 from tespec.core.errors import UserError
@@ -61,6 +60,7 @@ FEW = ("batch_size=2", "segments=4")
 # error of the CPU in the same precision is added.
 ALLOWED = {"fp32": (1e-4, 1e-2), "bf16": (1e-2, 2e-2)}
 STEPS, FEW_STEPS = 200, 3  # of `losses`
+Device = Annotated[str, Parameter(help="cuda, cuda:N or cpu")]
 MOST_ALLOWED = 0.9  # a gradient of zero has the error 1, an unrelated one more
 app = new_app("gpu.py", __doc__)
 
@@ -84,10 +84,8 @@ def training(name: str, precision: str, device: torch.device) -> tuple[Trainer, 
         task = build_task(settings_of(Data(root, "sample"), name, "recurrent", None, FEW), root)
     torch.manual_seed(0)
     network = task.method.from_data(task) if name == "tespec" else task.model()
-    # The trainer has no bf16 on a CPU.
-    optimisation = replace(
-        task.settings.optimisation, precision=precision if device.type == "cuda" else "fp32"
-    )
+    half = precision if device.type == "cuda" else "fp32"  # the trainer has no bf16 on a CPU
+    optimisation = replace(task.settings.optimisation, precision=half)
     steps = task.steps(0)
     loop = Trainer(network, steps, optimisation, seed=0, device=device)
     loop.model.train()
@@ -351,7 +349,7 @@ def compiled(name: str, precision: str, device: torch.device, small: bool) -> Ro
 
 Stage = Literal["agreement", "waits", "step", "compiled", "losses"]
 # What each stage computes, and in which precisions.
-STAGES: dict[Stage, tuple[Callable[[str, str, torch.device, bool], Row], tuple[str, ...]]] = {
+STAGES: dict[Stage, Any] = {
     "agreement": (agreement, ("fp32", "bf16")),
     "waits": (waits, ("fp32", "bf16")),
     "step": (step, ("bf16",)),
@@ -364,22 +362,17 @@ ON_REQUEST = ("losses",)
 @app.default
 def run_stages(
     *,
-    device: Annotated[str, Parameter(help="cuda, cuda:N or cpu")] = "cuda",
-    small: Annotated[
-        bool, Parameter(help="tiny sizes: a smoke test, timings mean nothing")
-    ] = False,
+    device: Device = "cuda",
+    small: Tiny = False,
     only: Annotated[Stage | None, Parameter(help="one stage")] = None,
-    path: Annotated[
-        Path | None, Parameter(name="--json", help="output file (default: in results/gpu)")
-    ] = None,
+    path: Output = None,
 ) -> int:
     """Run the stages, print their rows and write them to a file."""
     try:
         chosen = choose_device(device)
     except UserError as error:
-        raise UserError(
-            error.where, "no such GPU", "use --device cpu --small for a smoke test"
-        ) from error
+        remedy = "use --device cpu --small for a smoke test"
+        raise UserError(error.where, "no such GPU", remedy) from error
     torch.set_num_threads((os.cpu_count() or 1) if only in ON_REQUEST else 1)
     cases = []
     for name in [only] if only else [stage for stage in STAGES if stage not in ON_REQUEST]:

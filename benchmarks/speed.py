@@ -69,6 +69,9 @@ BUSY = 9_000_000  # events/s of a busy recording of 1Mpx: 540 million in 60 s (e
 EVENTS_PER_WINDOW = BUSY * WINDOW_US // 1_000_000
 SENSOR_1MPX, SENSOR_DSEC = (720, 1280), (480, 640)
 Row = dict[str, Any]
+# Options of all scripts that measure.
+Tiny = Annotated[bool, Parameter(help="tiny sizes: a smoke test, timings mean nothing")]
+Output = Annotated[Path | None, Parameter("--json", help="output file (default: in results/)")]
 
 
 class Case(NamedTuple):
@@ -484,17 +487,15 @@ app = new_app("speed.py", __doc__)
 def measure_stages(
     *,
     only: Annotated[Stage | None, Parameter(help="one stage")] = None,
-    quick: Annotated[
-        bool, Parameter(help="tiny sizes: a smoke test, timings mean nothing")
-    ] = False,
-    json: Annotated[Path | None, Parameter(help="output file (default: in results/speed)")] = None,
+    quick: Tiny = False,
+    path: Output = None,
 ) -> int:
     """Measure the stages, print their rows and write them to a file."""
     torch.set_num_threads(1)
     default = None if only or quick else results_file("speed")
     stages = [only] if only else STAGES
     cases = [(stage, "", partial(measure, stage, quick)) for stage in stages]
-    return measure_rows(cases, "cpu", json or default)
+    return measure_rows(cases, "cpu", path or default)
 
 
 def measure(stage: Stage, quick: bool) -> Row:

@@ -91,22 +91,24 @@ def _pick(rng: Rng, values: Any) -> Any:
 # Each function below damages the file at a path.
 
 
-LENGTHS = [struct.pack("<Q", n) for n in (0, 2**31 - 1, 2**32 - 1, 2**63 - 1, 2**64 - 1)]
-# Of the content of a file and a position: truncation, insertion, a large length, another byte.
-BYTES: tuple[Callable[[bytes, int, Rng], bytes], ...] = (
-    lambda data, at, rng: data[:at],
-    lambda data, at, rng: data[:at] + rng.bytes(int(rng.integers(1, 40))) + data[at:],
-    lambda data, at, rng: data[:at] + _pick(rng, LENGTHS) + data[at + 8 :],
-    *5 * (lambda data, at, rng: data[:at] + rng.bytes(1) + data[at + 1 :],),
-)
+LENGTHS = (0, 2**31 - 1, 2**32 - 1, 2**63 - 1, 2**64 - 1)
 
 
 def _damage_bytes(path: Path, rng: Rng) -> None:
-    data = path.read_bytes()
-    change = _pick(rng, BYTES)
-    for at in rng.integers(0, max(1, len(data) - 8), rng.integers(1, 6)):
-        data = change(data, at, rng)
-    path.write_bytes(data)
+    """Truncate the file, change or insert bytes, or overwrite some with a large length."""
+    data = bytearray(path.read_bytes())
+    kind = rng.integers(0, 8)
+    position = int(rng.integers(0, max(1, len(data) - 8)))
+    if kind == 0:
+        del data[position:]
+    elif kind == 1:
+        data[position:position] = rng.bytes(int(rng.integers(1, 40)))
+    elif kind == 2:
+        data[position : position + 8] = struct.pack("<Q", _pick(rng, LENGTHS))
+    else:
+        for position in rng.integers(0, max(1, len(data)), rng.integers(1, 6)):
+            data[position : position + 1] = rng.bytes(1)
+    path.write_bytes(bytes(data))
 
 
 def _changed(value: Any, rng: Rng) -> Any:
@@ -217,27 +219,24 @@ FIELDS = ("", "nan", "inf", "-1", "1e400", "9" * 400, "0x1", "x", "1,2", "\0", '
 FIELDS += ("\ufeff", "1_000", "2.5")
 
 
-def _with_other_field(line: str, rng: Rng) -> str:
-    parts = re.split(r"([, ])", line)
-    parts[rng.integers(len(parts))] = _pick(rng, FIELDS)
-    return "".join(parts)
-
-
-# Of the lines of a file and an index: truncation, repetition, another order, another field.
-LINES: tuple[Callable[[list[str], int, Rng], list[str]], ...] = (
-    lambda lines, at, rng: lines[:at],
-    lambda lines, at, rng: lines[:at] + [lines[at]] * int(rng.integers(2, 4)) + lines[at + 1 :],
-    lambda lines, at, rng: [lines[at], *lines[:at], *lines[at + 1 :]],
-    *5
-    * (lambda lines, at, rng: [*lines[:at], _with_other_field(lines[at], rng), *lines[at + 1 :]],),
-)
-
-
 def _damage_lines(path: Path, rng: Rng) -> None:
+    """Replace a field of a text file, or remove, repeat or swap lines."""
     lines = path.read_text().splitlines()
     for _ in range(int(rng.integers(1, 4))):
-        if lines:
-            lines = _pick(rng, LINES)(lines, int(rng.integers(len(lines))), rng)
+        line = int(rng.integers(len(lines)))
+        kind = rng.integers(8)
+        if kind == 0:
+            del lines[line:]
+        elif kind == 1:
+            lines[line:line] = [lines[line]] * int(rng.integers(1, 3))
+        elif kind == 2:
+            lines[0], lines[line] = lines[line], lines[0]
+        else:
+            parts = re.split(r"([, ])", lines[line])
+            parts[rng.integers(len(parts))] = _pick(rng, FIELDS)
+            lines[line] = "".join(parts)
+        if not lines:
+            break
     path.write_text(_pick(rng, ("\n", "\n", "\r\n", "\r")).join(lines) + "\n", newline="")
 
 
@@ -560,9 +559,14 @@ def search(name: str, first: int, cases: int, seed: int) -> tuple[Counter[str], 
             with (root / LOG).open("a") as log:
                 log.write(f"ended the process with code {code}, see above\n" if code else "")
             outcomes = (root / LOG).read_text().splitlines()
-    kinds = [outcome if outcome in GOOD else "failed" for outcome in outcomes]
-    failures = [f"case {n}: {text}" for n, text in enumerate(outcomes, first) if text not in GOOD]
-    return Counter(kinds), failures
+    counts = Counter[str]()
+    failures: list[str] = []
+    for number, outcome in enumerate(outcomes, first):
+        if outcome not in GOOD:
+            failures.append(f"case {number}: {outcome}")
+            outcome = "failed"
+        counts[outcome] += 1
+    return counts, failures
 
 
 def main(

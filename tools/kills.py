@@ -50,6 +50,7 @@ PLAN = """
 profile: smoke
 cells: [{methods: [tespec], architectures: [feedforward], tasks: [ddd17]}]
 """
+KINDS = ("in a file operation", "at a random moment")
 VARYING = {"command", "written", "environment", "time", "cost"}  # fields of a record
 # `os` functions where a process is killed
 CALLS = ("write", "rename", "replace", "unlink", "rmdir", "mkdir", "open", "fsync")
@@ -188,12 +189,11 @@ def soak(
             while status != 0:
                 workers = f"--workers={rng.choice((0, 0, 2))}"
                 options = [f"--run-args={workers}" if name == "plan" else workers]
-                moments: dict[str, Any] = {
-                    "in a file operation": {"call": rng.randrange(1, calls + 1)},
-                    "at a random moment": {"seconds": rng.uniform(0.01, seconds)},
-                }
-                kind = rng.choice(list(moments))
-                status = start([*words, *options], folder, **moments[kind])
+                kind = rng.choice(KINDS)
+                if kind == "in a file operation":
+                    status = start([*words, *options], folder, call=rng.randrange(1, calls + 1))
+                else:
+                    status = start([*words, *options], folder, seconds=rng.uniform(0.01, seconds))
                 if status != 0:
                     log = folder.with_suffix(".log").read_text()
                     killed = status in (signal.SIGKILL, signal.SIGALRM)

@@ -109,12 +109,8 @@ def _read(kind: str, name: str, based: Sequence[str] = ()) -> list[dict[str, Any
 def _group(facts: Facts, key: str, source: str) -> Facts:
     """Return the group of settings `key`, empty if it is missing."""
     group = facts.get(key, {})
-    require(
-        isinstance(group, Mapping),
-        source,
-        f"{key} is not a mapping of settings",
-        "write nested keys",
-    )
+    if not isinstance(group, Mapping):
+        raise UserError(source, f"{key} is not a mapping of settings", "write nested keys")
     return group
 
 
@@ -343,12 +339,9 @@ def pretraining_layers(method: str, profile: str, changes: Sequence[str] = ()) -
 def recipe_of(method: str) -> Any:
     """Return the class of a method with a pre-training recipe; raise `UserError` without one."""
     known = pretrained_methods()
-    require(
-        method in known,
-        f"method {method[:100]}",
-        "has no pre-training recipe",
-        f"choose from {', '.join(known)}",
-    )
+    if method not in known:
+        where = f"method {method[:100]}"
+        raise UserError(where, "has no pre-training recipe", f"choose from {', '.join(known)}")
     return METHODS.module_dict[method]
 
 
@@ -359,9 +352,10 @@ def parse_change(change: str) -> Layer:
     ('--set optimisation.steps=100', {'optimisation': {'steps': 100}})
     """
     path, equals, text = change.partition("=")
-    require(
-        equals, f"--set {change}", "no '='", "write --set KEY=VALUE, e.g. optimisation.steps=100"
-    )
+    if not equals:
+        raise UserError(
+            f"--set {change}", "no '='", "write --set KEY=VALUE, e.g. optimisation.steps=100"
+        )
     try:
         value = parse_yaml(text)
     except UNREADABLE as error:

@@ -76,9 +76,8 @@ def _hash(memories: Mapping[Path, Memory], paths: tuple[Path, ...], again: bool)
         if again or key not in memory or memory[key][0] != states:
             memory[key] = [states, sha256_of(*paths)]
     except OSError as error:
-        raise UserError(
-            error.filename or paths[0], f"cannot be read ({error.strerror})", "copy it again"
-        ) from error
+        what = f"cannot be read ({error.strerror})"
+        raise UserError(error.filename or paths[0], what, "copy it again") from error
     return str(memory[key][1])
 
 

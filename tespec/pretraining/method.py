@@ -129,9 +129,7 @@ class Method:
         Raises:
             UserError: names the backbones that the method works with.
         """
-        if not backbone:
-            return cls.network
-        if not issubclass(find_backbone(backbone), cls.backbone_type):
+        if backbone and not issubclass(find_backbone(backbone), cls.backbone_type):
             accepted = [
                 name for name, kind in backbones().items() if issubclass(kind, cls.backbone_type)
             ]
@@ -140,7 +138,7 @@ class Method:
                 f"{cls.row.title} does not work with it",
                 f"choose from {', '.join(accepted)}",
             )
-        return backbone
+        return backbone or cls.network
 
 
 class PretrainMethod(Method, nn.Module):

@@ -12,7 +12,7 @@ from tespec.core.distributed import (
     ranks_per_batch,
     world_size,
 )
-from tespec.core.errors import require
+from tespec.core.errors import UserError
 from tespec.models import Backbone
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -37,12 +37,12 @@ def require_gradients(network: nn.Module) -> None:
         for name, parameter in network.named_parameters()
         if parameter.requires_grad and parameter.grad is None
     ]
-    require(
-        not missing,
-        type(network).__name__,
-        f"{', '.join(missing)} got no gradient in a step of rank {rank()}",
-        "set unused_parameters = True in its class, or freeze them",
-    )
+    if missing:
+        raise UserError(
+            type(network).__name__,
+            f"{', '.join(missing)} got no gradient in a step of rank {rank()}",
+            "set unused_parameters = True in its class, or freeze them",
+        )
 
 
 def convert_sync_batchnorm(model: nn.Module) -> nn.Module:
@@ -52,12 +52,9 @@ def convert_sync_batchnorm(model: nn.Module) -> nn.Module:
             module.__class__ = SyncedBatchNorm
         elif isinstance(module, BATCH_NORMS) and not isinstance(module, SyncedBatchNorm):
             trained = any(weight.requires_grad for weight in module.parameters(recurse=False))
-            require(
-                not trained or world_size() == 1,
-                type(module).__name__,
-                "is not synchronised between ranks",
-                "use torch's BatchNorm",
-            )
+            if trained and world_size() > 1:
+                name = type(module).__name__
+                raise UserError(name, "is not synchronised between ranks", "use torch's BatchNorm")
     return model
 
 

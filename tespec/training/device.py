@@ -24,7 +24,7 @@ OptimisationT = TypeVar("OptimisationT", bound=Optimisation)
 PORT = "29500"  # torch's default
 # Variables of torch.distributed, and those of each launcher that set them: the first one that is
 # defined counts.
-LAUNCHERS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+LAUNCHERS: dict[str, dict[str, tuple[str, ...]]] = {
     "pytorch": {
         "RANK": ("RANK",),
         "WORLD_SIZE": ("WORLD_SIZE",),
@@ -96,11 +96,8 @@ def report_out_of_memory() -> Iterator[None]:
     try:
         yield
     except torch.OutOfMemoryError as error:
-        raise UserError(
-            "GPU",
-            "out of memory",
-            "use --accumulate 2 or more, --recompute, or a smaller batch (--set batch_size=N)",
-        ) from error
+        remedy = "use --accumulate 2 or more, --recompute, or a smaller batch (--set batch_size=N)"
+        raise UserError("GPU", "out of memory", remedy) from error
 
 
 def derive_seed(seed: int, *names: int | str) -> int:
@@ -214,12 +211,9 @@ def with_precision(settings: OptimisationT, device: torch.device) -> Optimisatio
     precision = settings.precision
     if precision == "auto":
         precision = "bf16" if device.type == "cuda" else "fp32"
-    require(
-        precision == "fp32" or device.type != "cpu",
-        "optimisation.precision",
-        f"{precision} is not available on a CPU",
-        "use fp32 or auto",
-    )
+    if precision != "fp32" and device.type == "cpu":
+        what = f"{precision} is not available on a CPU"
+        raise UserError("optimisation.precision", what, "use fp32 or auto")
     return replace(settings, precision=precision)
 
 
@@ -255,12 +249,9 @@ def launched(launcher: str, device: str | None) -> Iterator[None]:
     """
     option = f"--launcher {launcher}"
     if launcher == "none":
-        require(
-            os.environ.get("WORLD_SIZE", "1") == "1" or "RANK" not in os.environ,
-            option,
-            "torchrun started multiple processes, and each would compute the complete run",
-            "use --launcher pytorch",
-        )
+        if os.environ.get("WORLD_SIZE", "1") != "1" and "RANK" in os.environ:
+            what = "torchrun started multiple processes, and each would compute the complete run"
+            raise UserError(option, what, "use --launcher pytorch")
         yield
         return
     variables = torch_environment(launcher, os.environ)
@@ -309,13 +300,12 @@ def torch_environment(launcher: str, environment: Mapping[str, str]) -> dict[str
     Raises:
         UserError: a variable is not set.
     """
+    option = f"--launcher {launcher}"
     command = "srun" if launcher == "slurm" else "torchrun --nproc-per-node N"
     variables: dict[str, str] = {}
     for name, sources in LAUNCHERS[launcher].items():
         defined = [environment[source] for source in sources if source in environment]
-        require(
-            defined, f"--launcher {launcher}", f"{sources[0]} is not set", f"start with {command}"
-        )
+        require(defined, option, f"{sources[0]} is not set", f"start with {command}")
         variables[name] = defined[0]
     variables["MASTER_ADDR"] = first_host(variables["MASTER_ADDR"])
     job = environment.get("SLURM_JOB_ID", "")

@@ -71,11 +71,9 @@ class _BatchesOrErrors(Dataset[Batch | UserError]):
         except UserError as error:
             return error
         except OSError as error:
-            return UserError(
-                error.filename or "reading data",
-                f"{error.strerror or error}, at step {step}",
-                "restore it, then run the same command",
-            )
+            where = error.filename or "reading data"
+            what = f"{error.strerror or error}, at step {step}"
+            return UserError(where, what, "restore it, then run the same command")
 
 
 def load_batches(
@@ -126,11 +124,9 @@ def load_batches(
                 died = died or "in DataLoader worker process" not in str(error)
             if not workers or not died:
                 raise
-            raise UserError(
-                f"--workers {workers}",
-                f"a worker process died at step {step}, possibly out of memory",
-                "run the same command with fewer workers",
-            ) from error
+            what = f"a worker process died at step {step}, possibly out of memory"
+            remedy = "run the same command with fewer workers"
+            raise UserError(f"--workers {workers}", what, remedy) from error
         if isinstance(batch, UserError):
             raise batch
         yield batch

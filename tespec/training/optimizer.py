@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 
-from tespec.core.errors import require
+from tespec.core.errors import UserError
 from tespec.core.settings import GradientClipping, Optimisation
 
 PATCH_EMBED = "patch_embed"
@@ -103,12 +103,9 @@ def parameter_groups(model: nn.Module, settings: Optimisation) -> list[dict[str,
     """
     tables = {name for module in model.modules() for name in getattr(module, "position_tables", ())}
     trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
-    require(
-        settings.patch_embed_lr == 1 or any(PATCH_EMBED in name for name in trained),
-        "optimisation.patch_embed_lr",
-        "the network has no patch embedding",
-        "set it to 1",
-    )
+    if settings.patch_embed_lr != 1 and not any(PATCH_EMBED in name for name in trained):
+        what = "the network has no patch embedding"
+        raise UserError("optimisation.patch_embed_lr", what, "set it to 1")
     exempt = settings.weight_decay.exempt
     groups: dict[tuple[bool, float], list[nn.Parameter]] = {}
     for name, parameter in trained.items():

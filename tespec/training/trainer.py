@@ -310,14 +310,12 @@ class LossModule(nn.Module):
         """
         returned = self.network.loss(batch, state)
         where = f"{type(self.network).__name__}.loss"
-        is_pair = isinstance(returned, tuple) and len(returned) == 2
-        require(
-            is_pair and isinstance(returned[0], dict),
-            where,
-            "does not return losses by name and a state",
-            'return {"loss": loss, ...}, state',
-        )
-        losses, after = returned
+        match returned:
+            case (dict(losses), after):
+                pass
+            case _:
+                what = "does not return losses by name and a state"
+                raise UserError(where, what, 'return {"loss": loss, ...}, state')
         for name, value in {"loss": None, **losses}.items():
             require(
                 isinstance(value, Tensor) and value.dim() == 0,
@@ -354,12 +352,9 @@ def wrap_ddp(network: nn.Module) -> nn.Module:
     """
     for module in network.modules():
         for name, _ in module.named_children():
-            require(
-                not hasattr(type(module), name),
-                f"{type(module).__name__}.{name}",
-                "is also an attribute of its class, which hides the layer",
-                "rename it",
-            )
+            if hasattr(type(module), name):
+                what = "is also an attribute of its class, which hides the layer"
+                raise UserError(f"{type(module).__name__}.{name}", what, "rename it")
     loss_module = LossModule(convert_sync_batchnorm(network))
     if world_size() == 1:
         return loss_module
