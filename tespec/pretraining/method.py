@@ -371,5 +371,8 @@ def pretrain_method(settings: Pretraining) -> type[PretrainMethod]:
 
 def method_settings(objective: Mapping[str, Any]) -> Any:
     """Build a method's `cfg` from its name as `type` and values by name; refuse invalid ones."""
-    cfg = {key: value for key, value in objective.items() if key != "type"}
-    return build(type(METHODS.module_dict[objective["type"]].recipe.objective), cfg, "objective")
+    return build(
+        type(METHODS.module_dict[objective["type"]].recipe.objective),
+        {name: value for name, value in objective.items() if name != "type"},
+        "objective",
+    )
