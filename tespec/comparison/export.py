@@ -313,7 +313,9 @@ def _with_one_label(table: Table) -> Table:
     """Join the row labels into one, besides the group."""
     labels = table.cells.index.to_frame(index=False).drop(columns="Group", errors="ignore")
     joined = labels.astype(str).agg(", ".join, axis=1)
-    return table._replace(cells=table.cells.set_axis(pd.Index(joined, name=", ".join(labels))))
+    return table._replace(
+        cells=table.cells.set_axis(pd.Index(joined, name=", ".join(map(str, labels))))
+    )
 
 
 def _csv(frame: pd.DataFrame) -> str:

@@ -425,6 +425,8 @@ def distinguish(rows: pd.DataFrame, name: str, keys: Iterable[str], shared: Sequ
         shared: facts that are displayed beside the text.
     """
     for key in keys:
+        if rows[key].nunique() < 2:
+            continue
         differ = rows.groupby([name, *shared])[key].transform("nunique") > 1
         word = key.replace("_", " ")
         facts = rows.loc[differ, key].map(as_text)

@@ -101,7 +101,7 @@ def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] = {
             "95 % interval": [*map("[{:+.3f}, {:+.3f}]".format, data["low"], data["high"])],
             "p": data["p"].map("{:.2g}".format),
             "p (Holm)": data["p_holm"].map("{:.2g}".format),
-            "n": [f"{row.n} ({row.note})" if row.note else str(row.n) for row in data.itertuples()],
+            "n": [f"{row['n']} ({row['note']})" if row["note"] else str(row["n"]) for row in rows],
         }
     ).set_index(LABELS)
     cells = cells.replace(["nan", "+nan", "[+nan, +nan]"], NONE)

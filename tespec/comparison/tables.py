@@ -160,8 +160,10 @@ def make_tables(
             layout, rows = _comparison(name, custom.get(name, ""), compared, of_paper)
             hidden = not_compared
         machines = _mark(rows)
-        shown = rows if measured else pd.concat([of_paper[is_shown], rows])
-        if shown.empty:
+        shown: list[Any] = rows.to_dict("records")
+        if not measured:
+            shown = of_paper[is_shown].to_dict("records") + shown
+        if not shown:
             continue
         notes = _footnotes(name, shown)
         if len(rows):
@@ -172,7 +174,7 @@ def make_tables(
         data = measured_data[is_behind & measured_data["metric"].isin(layout.metrics)]
         if len(of_paper):  # otherwise, whole numbers stay whole
             data = pd.concat([of_paper, data])[DATA]
-        table = arranged(layout, shown.to_dict("records"), notes, data)
+        table = arranged(layout, shown, notes, data)
         tables.append(selected(table._replace(name=name), where, by, measured))
     remedy = f"run `tespec run` first{''.join(f' ({note})' for note in notes_on(frame, left_out))}"
     if len(tables) < len(only):
@@ -331,8 +333,9 @@ def _ablation(ablation: Ablation, numbers: pd.DataFrame, by: str) -> tuple[Layou
     Shown are the networks, tasks and columns of changed rows, of the ablation's own task if it has
     been measured.
     """
-    rows = numbers[numbers["metric"].isin(METRICS)].assign(block=0, group="")
-    facts = rows[["method", "pretraining_profile", "pretraining_overrides"]]
+    is_ablated = (numbers["method"] == ABLATED) & numbers["metric"].isin(METRICS)
+    rows = numbers[is_ablated].assign(block=0, group="")
+    facts = rows[["pretraining_profile", "pretraining_overrides"]]
     rows["order"] = [_row_of(ablation, *row) for row in facts.itertuples(index=False)]
     rows = rows[rows["order"] >= 0]
     rows = rows.assign(label=[ablation.labels[order] for order in rows["order"]])
@@ -350,9 +353,9 @@ def _ablation(ablation: Ablation, numbers: pd.DataFrame, by: str) -> tuple[Layou
     return Layout(f"Ablation: {ablation.title}", labels, tasks, metrics), rows
 
 
-def _row_of(ablation: Ablation, method: str, profile: str, changed: str) -> int:
+def _row_of(ablation: Ablation, profile: str, changed: str) -> int:
     """Position of the row with exactly the settings that a pre-training changes; -1 if none."""
-    for position, row in enumerate(ablation.rows if method == ABLATED else ()):
+    for position, row in enumerate(ablation.rows):
         settings = row.set
         # Settings of the profile need torch.
         if row.scale and all(f"{key}=" in changed for key in row.scale):
@@ -390,12 +393,12 @@ def _mark(rows: pd.DataFrame) -> list[str]:
     return [f"Measured on different machines: {'; '.join(marked)}; unmarked: {unmarked}."]
 
 
-def _footnotes(name: str, shown: pd.DataFrame) -> list[str]:
+def _footnotes(name: str, shown: Sequence[Number]) -> list[str]:
     """Explain the marks of the published rows of a table."""
     if name not in TABLES:
         return []
     marks = paper.read_published(name)["marks"] | paper.read_published(paper.BEYOND)["marks"]
-    labels = "".join(shown["label"])
+    labels = "".join(number["label"] for number in shown)
     return [f"{mark} {text}." for mark, text in marks.items() if mark in labels]
 
 
