@@ -27,7 +27,7 @@ from tespec.events.readers.prophesee import read_header, sensor_size
 DATA = Path(__file__).parents[1] / "data"
 SIZE = (48, 64)
 EVENTS = random_events(3_000, height=48, width=64, end=120_000)
-POSITIVE, PERIOD = 1 << 11, 1 << 32
+POSITIVE, PERIOD, MINUTE = 1 << 11, 1 << 32, 60_000_000
 ECF = ecf.ECF_FILTER_ID
 UNCERTAIN = "has invalid polarities from"
 ROW = np.dtype(
@@ -128,20 +128,25 @@ def test_words_of_dat_are_read_as_described_and_written(tmp_path):
     assert not (tmp_path / "c.dat").exists()
 
 
-G = 10**9
-LAST, SILENCE = PERIOD - 1, 2 * G
+LAST, SILENCE, G = PERIOD - 1, 40 * MINUTE, 10**9
 
 
 @pytest.mark.parametrize("block", [1 << 16, 2, 1])
 @pytest.mark.parametrize(
     ("words", "times"),
     [
-        # A silence of up to half the period of the clock.
+        # A silence of any length up to a minute less than the period of the clock.
         ([5, 6, SILENCE, SILENCE + 1], [5, 6, SILENCE, SILENCE + 1]),
+        ([5, PERIOD - 2 * MINUTE, LAST], [5, PERIOD - 2 * MINUTE, LAST]),
+        ([0, SILENCE, SILENCE + 9, LAST, 3], [0, SILENCE, SILENCE + 9, LAST, PERIOD + 3]),
+        (
+            [LAST, 3, 4, SILENCE, SILENCE + 1],
+            [LAST, *(PERIOD + t for t in (3, 4, SILENCE, SILENCE + 1))],
+        ),
         # Wrap-arounds, with and without a silence across them.
         ([LAST - 1, LAST, 0, 1], [LAST - 1, LAST, PERIOD, PERIOD + 1]),
-        ([3 * G, 8 * G // 10], [3 * G, PERIOD + 8 * G // 10]),
-        ([3 * G, 2, 2 * G, 4 * G], [3 * G, PERIOD + 2, PERIOD + 2 * G, PERIOD + 4 * G]),
+        ([3_000_000_000, 800_000_000], [3_000_000_000, PERIOD + 800_000_000]),
+        ([3 * G, 2, G, 3 * G, 4], [3 * G, PERIOD + 2, PERIOD + G, PERIOD + 3 * G, 2 * PERIOD + 4]),
         # Steps back beside a wrap-around are neither another one nor a silence.
         ([LAST, 0, PERIOD - 2, 1], [LAST, PERIOD, PERIOD - 2, PERIOD + 1]),
         (
@@ -151,9 +156,9 @@ LAST, SILENCE = PERIOD - 1, 2 * G
         ([3, PERIOD - 2, 5], [3, -2, 5]),
         # A step back of up to half the period stays one, for packing to refuse.
         ([3 * G, G, 3 * G + 1], [3 * G, G, 3 * G + 1]),
-        # One bad time moves no other.
-        ([7, 8, 2 * G, 9, 10], [7, 8, 2 * G, 9, 10]),
-        ([7, 8, 4 * G, 9, 10], [7, 8, 4 * G - PERIOD, 9, 10]),
+        # One bad time, far ahead or far behind, moves no other.
+        ([7, 8, 4_000_000_000, 9, 10], [7, 8, 4_000_000_000, 9, 10]),
+        ([4 * G, 5, 4 * G + 1, 4 * G + 2], [4 * G, PERIOD + 5, 4 * G + 1, 4 * G + 2]),
     ],
 )  # fmt: skip
 def test_the_clock_of_dat_goes_on_over_silences_and_wrap_arounds(

@@ -18,7 +18,9 @@ from tespec.events.readers.prophesee import read_header, sensor_size
 TYPES = (0, 12)
 RECORD = np.dtype("<u8")  # time in the low 32 bits; x, y and polarity in the high ones
 PERIOD = 1 << 32  # us (71.6 minutes) after which times wrap around to 0
+STEP_BACK = 60_000_000  # us; a longer step back across a wrap-around is a jump ahead
 NO_TIME = -1 << 62  # state before the first time
+NO_JUMP = 1  # is no start of a period
 X_BITS, Y_BITS = 14, 14
 VERSION = "2"  # earlier ones have 9 bits for x and 8 for y (Prophesee's load_atis_data.m)
 
@@ -53,29 +55,52 @@ def open_recording(path: Path, sensor: Size | None = None, default: Size | None 
             f"its event type is {event_type}, not 0 or 12 of 8 bytes",
             "give a file of CD events",
         )
-    return record_reader(path, size, RECORD, start + len(kind), _decode_dat, [NO_TIME])
+    return record_reader(path, size, RECORD, start + len(kind), _decode_dat, [NO_TIME, NO_JUMP])
 
 
 @njit(cache=True, nogil=True)
 def _decode_dat(records, state):  # type: ignore[no-untyped-def]
-    """Decode records (N,); `state` is the time before them.
+    """Decode records (N,) to events, N > 0.
 
-    Times have 32 bits, and wrap around to 0: each is the one closest to the time before it.
+    Times have 32 bits. One that falls by more than half of the period has wrapped around; one that
+    rises by more is a silence, unless it is within a minute of a whole period, so that it steps
+    back across the wrap-around. If the next time makes such a jump as well, the time between them
+    was a bad one, and the period before it goes on.
+
+    `state` is the time before these records, and the period before that time if it jumped; it is
+    updated in place.
     """
     words = records.view(np.uint32)
     count = len(records)
     x, y = np.empty(count, np.uint16), np.empty(count, np.uint16)
     t, p = np.empty(count, np.int64), np.empty(count, np.uint8)
-    latest = np.int64(words[0]) if state[0] == NO_TIME else state[0]
-    start = latest // PERIOD * PERIOD  # of the current period
+    previous, before = state
+    if previous == NO_TIME:
+        previous = np.int64(words[0])
+    start = previous // PERIOD * PERIOD  # of the current period
     for i in range(count):
         word = words[2 * i + 1]
         x[i], y[i] = word & ((1 << X_BITS) - 1), word >> X_BITS & ((1 << Y_BITS) - 1)
         t[i], p[i] = words[2 * i] + start, word >> (X_BITS + Y_BITS) & 1
-    if max(t.max(), latest) - min(t.min(), latest) > PERIOD // 2:
-        for i in range(count):
-            t[i] = latest = latest + np.int32(words[2 * i] - np.uint32(latest))
-    state[0] = t[-1]
+    if max(t.max(), previous) - min(t.min(), previous) <= PERIOD // 2:
+        state[:] = t[-1], NO_JUMP
+        return x, y, t, p
+    for i in range(count):
+        start = previous // PERIOD * PERIOD
+        jump = words[2 * i] + start - previous
+        if abs(jump) <= PERIOD // 2:
+            before = NO_JUMP
+        elif before != NO_JUMP:
+            start = before
+            before = NO_JUMP
+        else:
+            before = start
+            if jump < 0:
+                start += PERIOD
+            elif jump > PERIOD - STEP_BACK:
+                start -= PERIOD
+        previous = t[i] = words[2 * i] + start
+    state[:] = previous, before
     return x, y, t, p
 
 
