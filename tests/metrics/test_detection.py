@@ -183,6 +183,27 @@ def test_only_frames_with_ground_truth_after_the_filters_count():
         assert empty.by("recording") == {}
 
 
+SIDES = [0, 9.9995, 9.999999, 10, 10.0005, 17.9, 18, 23.9995, 24, 29.9999, 30, 40]
+X_Y_W_H = st.tuples(st.floats(-20, 300), st.floats(-20, 240), *[st.sampled_from(SIDES)] * 2)
+
+
+@given(st.lists(X_Y_W_H, max_size=12), st.sampled_from([(30, 10), (15, 5), (0, 0)]))
+def test_sizes_at_the_limits_are_decided_in_float32_as_the_protocol_decides(sizes, limits):
+    candidates = boxes(*((x, y, x + w, y + h) for x, y, w, h in sizes))
+    expected = []
+    for left, top, right, bottom in candidates.corners:
+        width = np.float32(right - left)
+        height = np.float32(bottom - top)
+        diagonal = np.float32(width * width) + np.float32(height * height)
+        expected.append(
+            min(width, height) >= limits[1]
+            and diagonal >= limits[0] ** 2
+            and width > 0
+            and height > 0
+        )
+    assert BoxFilter(*limits).keeps(candidates).tolist() == expected
+
+
 @pytest.mark.parametrize(
     ("frame", "message"),
     [
