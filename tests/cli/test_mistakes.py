@@ -95,7 +95,7 @@ MISTAKES = [
     (CELL + "--checkpoint x.pth", "--method scratch: takes no --checkpoint"),
     (
         "run --method tespec --task ddd17 --backbone swin_tiny --checkpoint {weights}",
-        "written for backbone 'swin_micro'",
+        "for --backbone swin_micro; give weights of backbone 'swin_tiny'",
     ),
     (
         "run --method scratch --task mvsec --probe",
@@ -249,7 +249,7 @@ MISTAKES = [
     ("weights convert {weights} {weights}/out.safetensors", "weights.safetensors: File exists"),
     (
         "weights convert {weights} out.safetensors --bins 5",
-        "takes 20 channels (those of its training), but this model 10 (negative",
+        "takes 20 channels of representation histogram (see its recipe), but this model 10 of",
     ),
     ("weights inspect {weights} --sensor 90", "give WIDTHxHEIGHT in px"),
 ]

@@ -134,7 +134,7 @@ MISTAKES = [
         r"augmentation.zoom: zoom augmentation is not supported for depth; set it to 0",
     ),
     ("mvsec", "head.min_depth=90.0", r"head.min_depth: 90 m is not below head.max_depth, 80 m"),
-    ("dsec", "classes=[a, b]", r"classes: 2 are listed, but DSEC has masks of 11 or 19"),
+    ("dsec", "classes=[a, b]", "no masks of 2 classes in any known layout; list 11 or 19 classes"),
     (
         "dsec",
         "protocol.labels=some",
