@@ -150,6 +150,7 @@ def plan(
     register_methods(options.plugins)
     plan = changed(named, options)
     jobs = plans.select(plans.expand(plan, options.seeds), options.only)
+    plans.require_weights(plan, jobs)
     finished, problems = plans.finished_runs(jobs, options.results)
     for problem in problems:
         log(f"skipped: {problem}")

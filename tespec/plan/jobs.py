@@ -231,8 +231,8 @@ def expand(plan: Plan, seeds: Sequence[int] = ()) -> list[Job]:
         Jobs, lower seeds first. The pre-trainings that they need are in `upstream`.
 
     Raises:
-        UserError: the plan has a name that does not exist, a method that does not fit its network
-            or lacks weights, weights that it does not use, or contradictory seeds.
+        UserError: the plan has a name that does not exist, a method that does not fit its network,
+            weights that it does not use, or contradictory seeds.
     """
     register_methods()
     if plan.seeds and plan.pretrainings:
@@ -384,12 +384,6 @@ def _job(
         start = pretraining_cell(recipe, label, plan.accumulate)
         upstream = Job(start, 0, of_recipe, of_pretraining, backbone)
         return Job(replace(cell, start=start), 0, data, changes, backbone, upstream=upstream)
-    if method_class.row.pretraining_data != "-":
-        raise UserError(
-            f"plan {plan.name}, {method}",
-            "has no pre-trained weights",
-            f"give --checkpoints {method}=FILE, or remove the method from the plan",
-        )
     return Job(cell, 0, data, of_cell, backbone)
 
 
@@ -453,3 +447,24 @@ def select(jobs: Sequence[Job], only: Sequence[str]) -> list[Job]:
             f"--only {' '.join(only)}", "matches no run of this plan", "give fewer names"
         )
     return selected
+
+
+def require_weights(plan: Plan, jobs: Sequence[Job]) -> None:
+    """Refuse jobs whose method is pre-trained, but neither here nor in a given file.
+
+    Args:
+        plan: the plan, for messages.
+        jobs: those that are selected.
+    """
+    from tespec.pretraining.method import find_method
+
+    for job in jobs:
+        starts = job.upstream is not None or job.checkpoint is not None
+        if job.cell.kind != "evaluation" or starts:
+            continue
+        if find_method(job.cell.method).row.pretraining_data != "-":
+            raise UserError(
+                f"plan {plan.name}, {job.cell.method}",
+                "has no pre-trained weights",
+                f"give --checkpoints {job.cell.method}=FILE, or leave the method out",
+            )

@@ -143,6 +143,14 @@ MISTAKES = [
 ]
 
 
+def test_a_method_without_weights_may_be_left_out(tmp_path, without_data, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    cells = "[{methods: [scratch, ecddp_resnet], architectures: [feedforward], tasks: [ddd17]}]"
+    (tmp_path / "mine.yaml").write_text(f"data: sample\ncells: {cells}")
+    assert main(["plan", "mine.yaml", "--status", "--only", "scratch"]) == 0
+    assert "0 of 1 runs done" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(("options", "output"), MISTAKES)
 def test_mistakes_are_answered_in_one_line_before_anything_runs(
     tmp_path, without_data, capsys, options, output
