@@ -35,12 +35,12 @@ class Variation:
         self.side = 1 if rng.random() < 0.5 else -1
         self.focal = rng.uniform(0.7, 1.4)  # focal length relative to the image width
         self.height = rng.uniform(1.2, 3.0)  # height of the camera above the ground, m
-        # row of the horizon, relative to the number of labelled rows
+        # row of the horizon as a fraction of the rows above the bonnet
         self.horizon = rng.uniform(0.12, 0.88)
         self.yaw = rng.uniform(-0.5, 0.5)  # of the camera relative to the road, rad
         self.roll = rng.uniform(-0.08, 0.08)  # rad
         self.road = rng.uniform(3.0, 4.6)  # half width of the road, m
-        # fraction of parks among blocks; adds trees, and above 0.4 grass at kerbs
+        # fraction of blocks that are parks, and density of trees; above 0.4, sidewalks are of grass
         self.green = rng.uniform(0.2, 1.0)
         self.crowd = rng.uniform(0.3, 1.1)  # relative density of people and vehicles
         self.light = rng.uniform(0.4, 1.4)  # relative strength of the daylight
@@ -60,12 +60,13 @@ def box(
     Args:
         centre: position in m.
         half: half extents in m.
-        label: class of `render`.
+        label: class of the surface, one of `render`.
         albedo: mean reflectance.
         texture: texture of `render`.
         seed: seed of the texture.
         swing: amplitude in m of the motion along x while walking.
     """
+    # cosine and sine of yaw 0 before the label, instance 0 after it
     return (*centre, *half, 1.0, 0.0, label, 0, albedo, texture, seed, swing)
 
 
@@ -74,13 +75,14 @@ def table(rows: list[Row], instance: int = 0) -> Array:
 
     Args:
         rows: of `box`.
-        instance: id of the vehicle or person, set on the rows of road users.
+        instance: id of the road user; rows of other classes, such as its shadow, keep 0.
 
     Returns:
         (N, 14) float64.
     """
     boxes = np.array(rows, np.float64).reshape(-1, SWING + 1)
-    boxes[boxes[:, render.CLASS] >= render.PERSON, render.INSTANCE] = instance
+    is_road_user = boxes[:, render.CLASS] >= render.PERSON
+    boxes[is_road_user, render.INSTANCE] = instance
     return boxes
 
 
@@ -115,7 +117,7 @@ def vehicle(rng: np.random.Generator, instance: int) -> Array:
     Returns:
         Box table (N, 14) in the body frame.
     """
-    paint = rng.choice((rng.uniform(0.05, 0.2), rng.uniform(0.5, 0.9)))
+    paint = rng.choice((rng.uniform(0.05, 0.2), rng.uniform(0.5, 0.9)))  # dark or bright
     seed = rng.uniform(0, 1000)
     if rng.random() < TRUCK_FRACTION:
         label = render.TRUCK
@@ -129,6 +131,7 @@ def vehicle(rng: np.random.Generator, instance: int) -> Array:
         track = 0.82
         body = box((0.0, 0.0, 0.64), (2.1, 0.88, 0.36), label, paint, render.BODYWORK, seed)
         cabin = box((-0.25, 0.0, 1.25), (1.2, 0.76, 0.27), label, paint, render.CABIN, seed)
+    # a flat dark box, labelled as road
     shadow = box((0.0, 0.0, 0.004), (front + 0.95, track + 0.16, 0.004), render.ROAD, 0.05)
     wheels = [
         box((x, y, 0.33), (0.33, 0.11, 0.33), label, 0.05)
@@ -213,21 +216,21 @@ def city(seed: int, variation: Variation, first: float, last: float) -> Array:
     tables = []
     instances = count(PARKED)
     reach = FAR + BLOCK / 2
-    half = BLOCK / 2 - variation.road - SIDEWALK_WIDTH
+    half = BLOCK / 2 - variation.road - SIDEWALK_WIDTH  # half side of the houses' square
     for i in range(int((first - reach) // BLOCK), int((last + reach) // BLOCK) + 1):
         for j in range(-2, 2):
-            rng = np.random.default_rng([seed, i + 2**20, j + 2**20])
+            rng = np.random.default_rng([seed, i + 2**20, j + 2**20])  # may not be negative
             is_park = rng.random() < variation.green
             for quarter in range(4):
-                side = _park(rng, half) if is_park else _houses(rng, half)
-                boxes = np.concatenate([table(side), *_kerb(rng, variation, half, instances)])
+                rows = _park(rng, half) if is_park else _houses(rng, half)
+                boxes = np.concatenate([table(rows), *_kerb(rng, variation, half, instances)])
                 yaw = quarter * np.pi / 2
                 tables.append(transform(boxes, (i + 0.5) * BLOCK, (j + 0.5) * BLOCK, yaw))
     return np.concatenate(tables)
 
 
 def _houses(rng: np.random.Generator, half: float) -> list[Row]:
-    """Build houses, fences and walls from x = -half to half, with the road below y = -half."""
+    """Build houses, fences and walls along one side of a block, whose road is at y < -half."""
     rows = []
     x = -half
     while x < half - 3:
@@ -272,6 +275,7 @@ def _kerb(
 ) -> Iterator[Array]:
     """Yield lamp posts, signs, trees and people on the sidewalk, and parked vehicles."""
     green, crowd = variation.green, variation.crowd
+    # of lamp post, sign, tree, person, vehicle, nothing
     weights = np.array([0.25, 1.3, 0.2 + 1.8 * green, 1.5 * crowd, 1.5 * crowd, 0.4])
     ends = np.cumsum(weights / weights.sum())
     x, y = 1.0 - half, 0.5 - half - SIDEWALK_WIDTH
@@ -294,7 +298,7 @@ def _kerb(
             yield transform(person(rng, next(instances)), x, y, heading)
         elif kind == 4:
             yield transform(vehicle(rng, next(instances)), x + 1.5, PARKING - BLOCK / 2, heading)
-            x += 3.5
+            x += 3.5  # its length
         x += rng.uniform(2.0, 4.5)
 
 

@@ -18,15 +18,15 @@ from tespec.events.readers.prophesee import read_header, sensor_size
 TYPES = (0, 12)
 RECORD = np.dtype("<u8")  # time in the low 32 bits; x, y and polarity in the high ones
 PERIOD = 1 << 32  # us (71.6 minutes) after which times wrap around to 0
-STEP_BACK = 60_000_000  # us; a longer step back across a wrap-around is a jump ahead
-NO_TIME = -1 << 62  # state before the first time
-NO_JUMP = 1  # is no start of a period
+STEP_BACK = 60_000_000  # us; the longest step back across a wrap-around
+NO_TIME = -1 << 62  # there is no time before
+NO_JUMP = 1  # the time before was no jump; not the start of a period
 X_BITS, Y_BITS = 14, 14
 VERSION = "2"  # earlier ones have 9 bits for x and 8 for y (Prophesee's load_atis_data.m)
 
 
 def reads(path: Path) -> bool:
-    """Whether a file is named as one."""
+    """Whether this is a file whose name ends in `.dat`."""
     return path.suffix.lower() == ".dat" and path.is_file()
 
 
@@ -39,7 +39,7 @@ def open_recording(path: Path, sensor: Size | None = None, default: Size | None 
         default: (height, width) in px if nothing else names it, see `resolve_size`.
     """
     fields, start = read_header(path)
-    version = fields.get("version", VERSION)
+    version = fields.get("version", VERSION)  # files without one are read as version 2
     if version != VERSION:
         raise UserError(
             path,
@@ -53,7 +53,7 @@ def open_recording(path: Path, sensor: Size | None = None, default: Size | None 
         raise UserError(
             path,
             f"its event type is {event_type}, not 0 or 12 of 8 bytes",
-            "give a file of CD events",
+            "give a file of change detection (CD) events",
         )
     return record_reader(path, size, RECORD, start + len(kind), _decode_dat, [NO_TIME, NO_JUMP])
 
@@ -62,19 +62,19 @@ def open_recording(path: Path, sensor: Size | None = None, default: Size | None 
 def _decode_dat(records, state):  # type: ignore[no-untyped-def]
     """Decode records (N,) to events, N > 0.
 
-    Times have 32 bits. One that falls by more than half of the period has wrapped around; one that
-    rises by more is a silence, unless it is within a minute of a whole period, so that it steps
-    back across the wrap-around. If the next time makes such a jump as well, the time between them
-    was a bad one, and the period before it goes on.
+    Times have 32 bits. A step of more than half a period is a jump. Downwards it is a wrap-around,
+    upwards a gap without events, or, within a minute of a whole period, a step back across a
+    wrap-around. If the next step is a jump too, the time between them was a bad one, and the period
+    before it goes on.
 
-    `state` is the time before these records, and the period before that time if it jumped; it is
-    updated in place.
+    `state` is the time before these records and, if it was a jump, the start of the period before
+    it; it is updated in place.
     """
     words = records.view(np.uint32)
     count = len(records)
     x, y = np.empty(count, np.uint16), np.empty(count, np.uint16)
     t, p = np.empty(count, np.int64), np.empty(count, np.uint8)
-    previous, before = state
+    previous, before_jump = state
     if previous == NO_TIME:
         previous = np.int64(words[0])
     start = previous // PERIOD * PERIOD  # of the current period
@@ -83,24 +83,25 @@ def _decode_dat(records, state):  # type: ignore[no-untyped-def]
         x[i], y[i] = word & ((1 << X_BITS) - 1), word >> X_BITS & ((1 << Y_BITS) - 1)
         t[i], p[i] = words[2 * i] + start, word >> (X_BITS + Y_BITS) & 1
     if max(t.max(), previous) - min(t.min(), previous) <= PERIOD // 2:
-        state[:] = t[-1], NO_JUMP
+        state[:] = t[-1], NO_JUMP  # none of these can be a jump
         return x, y, t, p
     for i in range(count):
-        start = previous // PERIOD * PERIOD
+        start = previous // PERIOD * PERIOD  # of the period of the previous time
         jump = words[2 * i] + start - previous
         if abs(jump) <= PERIOD // 2:
-            before = NO_JUMP
-        elif before != NO_JUMP:
-            start = before
-            before = NO_JUMP
+            before_jump = NO_JUMP
+        elif before_jump != NO_JUMP:
+            start = before_jump
+            before_jump = NO_JUMP
         else:
-            before = start
+            before_jump = start
             if jump < 0:
                 start += PERIOD
             elif jump > PERIOD - STEP_BACK:
                 start -= PERIOD
-        previous = t[i] = words[2 * i] + start
-    state[:] = previous, before
+        t[i] = words[2 * i] + start
+        previous = t[i]
+    state[:] = previous, before_jump
     return x, y, t, p
 
 
