@@ -305,6 +305,9 @@ def _log_reason(run: Run) -> None:
     if record := records.find_record(run.setup.results, run.name):
         log(f"{record.name}: {_problem(run, record)}; recomputing")
         return
+    if (run.folder / DATA).exists():  # of a complete run
+        log(f"{run.name}: no record of it in {run.setup.results}; recomputing")
+        return
     for version in range(1, run.cell.results_version):
         older = replace(run, cell=replace(run.cell, results_version=version))
         if checkpoints(older.folder):

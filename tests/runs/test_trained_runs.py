@@ -238,3 +238,6 @@ def test_a_result_is_taken_up_unless_its_weights_are_not_its_own(
     path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     assert pretrained(tiny_world, folder).weights.read_bytes() == whole
     assert "does not match its recorded hash; recomputing" in capsys.readouterr().err
+    shutil.rmtree(folder / "results")
+    pretrained(tiny_world, folder)
+    assert f"no record of it in {folder}/results; recomputing" in capsys.readouterr().err
