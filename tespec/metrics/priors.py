@@ -10,7 +10,7 @@ from tespec.core.errors import UserError
 
 CELL = 8.0  # px; side of the cells that group the centres of boxes
 MAX_BOXES = 100  # per frame; more are not scored
-BLOCK = 1 << 26  # depth values in memory at a time
+VALUES_AT_ONCE = 1 << 26  # depth values in memory at a time
 
 Depths = NDArray[np.float32]
 
@@ -56,7 +56,7 @@ def depth_prior(maps: Sequence[Depths], nearest: float, farthest: float) -> Dept
         UserError: no depth is valid.
     """
     height, width = maps[0].shape if len(maps) else (0, 0)
-    rows = max(1, BLOCK // max(len(maps) * width, 1))
+    rows = max(1, VALUES_AT_ONCE // max(len(maps) * width, 1))
     medians = np.full((height, width), np.nan, np.float32)
     for top in range(0, height, rows):
         stack = np.stack([depth[top : top + rows] for depth in maps])
@@ -83,7 +83,7 @@ def _median(values: Callable[[], Iterable[Depths]]) -> np.float32:
     low, high = np.searchsorted(ends, middle, side="right")
     first, last = (np.array([low, high + 1], np.uint32) << 16).view(np.float32)
     near = np.sort(np.concatenate([part[(first <= part) & (part < last)] for part in values()]))
-    below = ends[low] - counts[low]  # number of values below the first bin
+    below = np.r_[0, ends][low]  # number of values below the first bin
     median: np.float32 = near[middle - below].mean(dtype=np.float32)
     return median
 

@@ -7,15 +7,15 @@ import numpy as np
 
 from tespec.sample import render
 from tespec.sample.render import (
-    BLOCK,
     COS,
     CX,
     CY,
     FAR,
-    PARKED,
     PLAIN,
     SIDEWALK_WIDTH,
     SIN,
+    SPACING,
+    STANDING,
     SWING,
     Array,
 )
@@ -214,10 +214,10 @@ def city(seed: int, variation: Variation, first: float, last: float) -> Array:
         Box table (M, 14) in world coordinates.
     """
     tables = []
-    instances = count(PARKED)
-    reach = FAR + BLOCK / 2
-    half = BLOCK / 2 - variation.road - SIDEWALK_WIDTH  # half side of the houses' square
-    for i in range(int((first - reach) // BLOCK), int((last + reach) // BLOCK) + 1):
+    instances = count(STANDING)
+    reach = FAR + SPACING / 2
+    half = SPACING / 2 - variation.road - SIDEWALK_WIDTH  # half side of the houses' square
+    for i in range(int((first - reach) // SPACING), int((last + reach) // SPACING) + 1):
         for j in range(-2, 2):
             rng = np.random.default_rng([seed, i + 2**20, j + 2**20])  # may not be negative
             is_park = rng.random() < variation.green
@@ -225,7 +225,7 @@ def city(seed: int, variation: Variation, first: float, last: float) -> Array:
                 rows = _park(rng, half) if is_park else _houses(rng, half)
                 boxes = np.concatenate([table(rows), *_kerb(rng, variation, half, instances)])
                 yaw = quarter * np.pi / 2
-                tables.append(transform(boxes, (i + 0.5) * BLOCK, (j + 0.5) * BLOCK, yaw))
+                tables.append(transform(boxes, (i + 0.5) * SPACING, (j + 0.5) * SPACING, yaw))
     return np.concatenate(tables)
 
 
@@ -297,7 +297,7 @@ def _kerb(
         elif kind == 3:
             yield transform(person(rng, next(instances)), x, y, heading)
         elif kind == 4:
-            yield transform(vehicle(rng, next(instances)), x + 1.5, PARKING - BLOCK / 2, heading)
+            yield transform(vehicle(rng, next(instances)), x + 1.5, PARKING - SPACING / 2, heading)
             x += 3.5  # its length
         x += rng.uniform(2.0, 4.5)
 

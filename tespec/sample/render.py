@@ -36,9 +36,9 @@ TEXTURES = (
     (3.0, 0.2, 0.5, 1.2),
     (1.0, 0.0, 1.0, 0.0),
 )
-# Street grid: centre lines every BLOCK m in both directions, followed by road, sidewalk and block.
-BLOCK, SIDEWALK_WIDTH = 48.0, 3.0
-PARKED = 1000  # first instance of parked cars, whose lamps are off, and of people at the kerb
+# Street grid: centre lines every SPACING m in both directions, then road, sidewalk and block.
+SPACING, SIDEWALK_WIDTH = 48.0, 3.0
+STANDING = 1000  # first instance of parked cars (lamps off) and of people at the kerb
 NOTHING = -1  # instead of a row of the box table: ground, sky or bonnet
 FRONT, BACK, LEFT, RIGHT, UP, DOWN = range(6)  # faces of a box in its own frame
 NEAR, FAR = 0.15, 95.0
@@ -240,7 +240,9 @@ def _line(distance: float, half: float, footprint: float) -> float:
 @njit(cache=True)
 def _ground(x: float, y: float, footprint: float, scene: SceneContext) -> tuple[float, int]:
     """Albedo and class of the ground at (x, y), for a pixel footprint in m."""
-    dx, dy = x - BLOCK * math.floor(x / BLOCK + 0.5), y - BLOCK * math.floor(y / BLOCK + 0.5)
+    # distances from the nearest centre lines
+    dx = x - SPACING * math.floor(x / SPACING + 0.5)
+    dy = y - SPACING * math.floor(y / SPACING + 0.5)
     ax, ay = abs(dx), abs(dy)
     if min(ax, ay) < scene.road:
         tar = 0.17 * (1 + _texture(x, y, 3, footprint, 3.0))
@@ -287,7 +289,7 @@ def _surface(
             return 0.06 + 0.1 * (0.5 + _noise(2 * u, 2 * v, seed)), 0.0
     elif texture == BODYWORK and face <= BACK:
         if 0.6 < height < 0.85 and abs(u) > 0.6 * box[HY]:  # lamps
-            lit = 1.0 if box[INSTANCE] < PARKED else 0.0
+            lit = 1.0 if box[INSTANCE] < STANDING else 0.0
             return (0.95, 2.5 * lit) if face == FRONT else (0.5, 0.2 * lit)
     elif texture == LAMP:
         glow = 4.0 if face == DOWN else 1.5

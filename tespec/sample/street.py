@@ -11,9 +11,9 @@ import numpy.typing as npt
 from tespec.events.readers import Events
 from tespec.sample.city import LANE, Variation, city, cyclist, person, transform, vehicle
 from tespec.sample.render import (
-    BLOCK,
     CX,
     INSTANCE,
+    SPACING,
     SWING,
     Array,
     Camera,
@@ -123,7 +123,7 @@ class Street:
         self.frames = round(seconds * FRAME_RATE) + 1
         self.variation = Variation(seed)
         distance, self.ego_speed = stop_and_go(pace, EGO, self.frames)
-        self.x = distance + pace.uniform(0, BLOCK)
+        self.x = distance + pace.uniform(0, SPACING)
         swing = 2 * np.pi / WAVE * self.x
         self.y = SWAY * np.sin(swing) - self.variation.side * LANE
         self.heading = SWAY * 2 * np.pi / WAVE * np.cos(swing)
@@ -251,7 +251,7 @@ def _agents(
 
     def crossing() -> Array:
         direction = int(rng.choice((NORTH, SOUTH)))
-        corner = BLOCK * round(ahead(0.0, 60.0) / BLOCK)
+        corner = SPACING * round(ahead(0.0, 60.0) / SPACING)
         sign = 1 if direction == NORTH else -1
         start = -sign * rng.uniform(-20.0, 50.0)
         return straight(DRIVER, corner + sign * side * LANE, start, direction)

@@ -27,8 +27,8 @@ def test_depth_is_the_median_in_range_of_each_pixel_or_of_all_by_blocks_of_any_s
     maps[:, 3] = np.nan
     known = np.where((maps >= 1.978) & (maps <= 80), maps, np.nan)
     expected = np.nanmedian(np.delete(known, 3, 1), axis=0)
-    for block in (1, 30 * 5 * 2, priors.BLOCK):
-        monkeypatch.setattr(priors, "BLOCK", block)
+    for block in (1, 30 * 5 * 2, priors.VALUES_AT_ONCE):
+        monkeypatch.setattr(priors, "VALUES_AT_ONCE", block)
         prior = depth_prior(list(maps), 1.978, 80)
         assert np.array_equal(np.delete(prior, 3, 0), expected)
         assert (prior[3] == np.nanmedian(known)).all()
