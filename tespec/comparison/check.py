@@ -73,21 +73,19 @@ def _problems(record: Record) -> Iterator[str]:
     missing = [name for name, value in required.items() if not value]
     known = shipped_methods()  # none, if installed packages may add others
     is_known = record.cell.method in known or record.cell.plugin or not known
-    version = record.cell.results_version
-    problems = {
-        f"has no {', '.join(missing)}": missing,
-        "the sources differed from its revision": environment.modified,
-        f"the method {record.cell.method} is unknown, and no plug-in file defines it": (
-            not is_known and record.cell.kind not in WITHOUT_METHOD
-        ),
-        f"results version {version} is above {RESULTS_VERSION}, this one": version
-        > RESULTS_VERSION,
-        f"was written in the future ({record.written:%Y-%m-%d})": (
-            record.written > datetime.now(timezone.utc)
-        ),
-        **{f"the duration of {part} is {t:g} s": t < 0 for part, t in record.time.items()},
-    }
-    yield from (problem for problem, holds in problems.items() if holds)
+    if missing:
+        yield f"has no {', '.join(missing)}"
+    if environment.modified:
+        yield "the sources differed from its revision"
+    if not is_known and record.cell.kind not in WITHOUT_METHOD:
+        yield f"the method {record.cell.method} is unknown, and no plug-in file defines it"
+    if record.cell.results_version > RESULTS_VERSION:
+        yield f"results version {record.cell.results_version} is above {RESULTS_VERSION}, this one"
+    if record.written > datetime.now(timezone.utc):
+        yield f"was written in the future ({record.written:%Y-%m-%d})"
+    for part, seconds in record.time.items():
+        if seconds < 0:
+            yield f"the duration of {part} is {seconds:g} s"
     yield from _problems_of_scores(record)
 
 

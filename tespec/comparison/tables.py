@@ -41,7 +41,8 @@ PUBLISHED = "published"
 RECURRENT = {"recurrent": "yes", "feedforward": "no"}
 ARROWS = {"higher": " ↑", "lower": " ↓", "": ""}
 LETTERS = "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖ"
-SIGNS = ["", *LETTERS, *map("".join, product(LETTERS, LETTERS))]  # marks of machines
+# marks of machines: none, then one letter, two or three
+SIGNS = ["".join(letters) for n in range(4) for letters in product(LETTERS, repeat=n)]
 NETWORK_LABELS = {
     "network": "Backbone",
     "arch": "Recurrent",
