@@ -264,6 +264,18 @@ def test_rows_of_different_machines_say_so():
     assert "Measured on different machines: ᵃ NVIDIA H100; unmarked: A, 1 threads." in table.notes
 
 
+def test_each_of_many_machines_has_a_mark_of_its_own():
+    made = [
+        record(seed=seed, environment={"cpu": f"C{seed:03}", "threads": 1}) for seed in range(300)
+    ]
+    (note,) = [note for note in one(made).notes if note.startswith("Measured on")]
+    marks = [
+        part.split()[0]
+        for part in note.removeprefix("Measured on different machines: ").split("; ")
+    ]
+    assert len(set(marks)) == 300
+
+
 def test_weights_of_the_sample_world_never_stand_in_a_row_or_column_of_the_paper():
     """They are named by network and data, below the published row of their method."""
     start = pretraining(profile="demo", backbone="swin_micro")
