@@ -123,7 +123,7 @@ def test_a_backbone_leads_to_weights_that_load_again(tiny_world, tmp_path, monke
         exec(again, {})
     assert capsys.readouterr().out.startswith("convnext_micro [(1, 24, ")
     printed, said = follow(finetune, tmp_path, *short)
-    assert "61 of 61 tensors of the backbone, format tespec" in said
+    assert "(tespec): 61 of 61 tensors of the backbone" in said
     assert "ecdp on ddd17 (feedforward, data: sample): miou" in printed
 
 

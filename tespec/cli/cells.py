@@ -23,7 +23,7 @@ from tespec.comparison.cell import run_of
 from tespec.comparison.records import Record
 from tespec.core import config
 from tespec.core.distributed import is_first
-from tespec.core.errors import UserError
+from tespec.core.errors import require
 from tespec.core.settings import Pretraining
 from tespec.pretraining.method import Method, find_method
 from tespec.registry import METHODS
@@ -79,12 +79,12 @@ def run_cell(cell: CellOptions, setup: Setup, given: Sequence[str], *, save: boo
         spec.data.generate()
         plugin = spec.plugin
         for seed in cell.seeds:
-            if spec.plugin != plugin:
-                raise UserError(
-                    spec.name,
-                    "or a file that it uses was changed since this command started",
-                    f"run it again from seed {seed}",
-                )
+            require(
+                spec.plugin == plugin,
+                spec.name,
+                "or a file that it uses was changed since this command started",
+                f"run it again from seed {seed}",
+            )
             command = f"{setup.command} --seed {seed}"
             record = measure(replace(spec, seed=seed, setup=replace(setup, command=command)))
             weights = setup.runs / record.name / WEIGHTS
@@ -255,8 +255,7 @@ def _model_of(prediction: PredictOptions, cell: CellOptions) -> Path:
         "--model cannot be combined with options of a run, such as --method, --task and --set",
     )
     model: Any = prediction.model
-    if not model.is_file():
-        raise UserError(model, "no such file", "give the model.safetensors of a run")
+    require(model.is_file(), model, "no such file", "give the model.safetensors of a run")
     return Path(model)
 
 

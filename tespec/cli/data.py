@@ -15,7 +15,7 @@ from cyclopts.types import PositiveFloat
 
 from tespec.cli.main import FOLDER, MISTAKE, PICTURES, examples, new_app, output, refuse
 from tespec.cli.options import Plugins, SettingOptions, Task, Words
-from tespec.core.errors import UserError
+from tespec.core.errors import require
 from tespec.core.settings import RecordingSettings, parse_size
 from tespec.registry import DATASETS, find_registered, import_files
 from tespec.runs.setup import PositiveInt
@@ -162,8 +162,12 @@ def prepare(
     from tespec.datasets.sources import EventSource, pack_missing
 
     sources = [files.source for split in opened.splits for files in opened.files(split)]
-    if not any(isinstance(source, EventSource) for source in sources):
-        raise UserError(opened.root, "contains histograms, which need no packing", "nothing to do")
+    require(
+        any(isinstance(source, EventSource) for source in sources),
+        opened.root,
+        "contains histograms, which need no packing",
+        "nothing to do",
+    )
     problems = pack_missing(
         sources,
         in_place=True,

@@ -24,7 +24,7 @@ from tespec.cli.options import (
 from tespec.comparison.cell import SAMPLE, Cell
 from tespec.comparison.records import Key, Record
 from tespec.core.config import finetuning_settings, names, split_changes
-from tespec.core.errors import UserError
+from tespec.core.errors import UserError, require
 from tespec.core.paths import RESULTS, RUNS
 from tespec.core.progress import log
 from tespec.plan import jobs as plans
@@ -252,12 +252,12 @@ def changed(plan: Plan, options: Options) -> Plan:
     pairs = (checkpoint.partition("=") for checkpoint in options.checkpoints)
     checkpoints = plan.checkpoints | {method: Path(path) for method, _, path in pairs}
     for method, path in checkpoints.items():
-        if not path.is_file():
-            raise UserError(
-                f"checkpoints {method}={path}",
-                "is not METHOD=FILE with an existing file",
-                "check the path",
-            )
+        require(
+            path.is_file(),
+            f"checkpoints {method}={path}",
+            "is not METHOD=FILE with an existing file",
+            "check the path",
+        )
     return replace(
         plan,
         set=(*plan.set, *options.changes),
@@ -323,12 +323,12 @@ def run_jobs(
         # Of several parts of a GPU (MIG) in CUDA_VISIBLE_DEVICES, torch counts one.
         if gpus and (visible := os.environ.get("CUDA_VISIBLE_DEVICES")):
             gpus = visible.split(",")
-        if len(gpus) < options.gpus:
-            raise UserError(
-                f"--gpus {options.gpus}",
-                f"torch can use {len(gpus)} GPUs of this machine",
-                "give at most this number, or omit --gpus to run on the CPU",
-            )
+        require(
+            len(gpus) >= options.gpus,
+            f"--gpus {options.gpus}",
+            f"torch can use {len(gpus)} GPUs of this machine",
+            "give at most this number, or omit --gpus to run on the CPU",
+        )
         slots = [gpus[i % options.gpus] for i in range(options.processes or options.gpus)]
     start_time = time.monotonic()
     failed = run_all(jobs, arguments, logs, slots, executor)

@@ -18,7 +18,7 @@ from tespec.comparison.records import (
     read_records,
     write_record,
 )
-from tespec.core.errors import UserError, one_line
+from tespec.core.errors import UserError, one_line, require
 from tespec.core.signals import on_signals
 from tespec.plan.execute import end_with_parent
 from tespec.runs.setup import Setup
@@ -78,8 +78,7 @@ def run_again(text: str, setup: Setup, given: Sequence[str]) -> int:
     if code := run_to_end(command):
         return code
     records, _ = read_records(folder / "results", {name_prefix(record.cell, record.seed)})
-    if not records:
-        raise UserError(record.name, "its command computed another run", f"see {folder}")
+    require(records, record.name, "its command computed another run", f"see {folder}")
     new = max(records, key=lambda new: new.written)
     equal, lines = compare(record, new)
     print(record.name, *map(one_line, lines), f"record and weights: {folder}", sep="\n")
@@ -116,12 +115,12 @@ def words_of(record: Record) -> list[str]:
         arguments = words[1:] if words[:1] == ["tespec"] else words[words.index("tespec.cli") + 1 :]
     except ValueError:  # a quote without its end, or another program
         arguments = []
-    if arguments[:1] not in (["run"], ["pretrain"]):
-        raise UserError(
-            record.name,
-            f"its command is not `tespec run` or `tespec pretrain`: {record.command!r}",
-            "compute it in another way",
-        )
+    require(
+        arguments[:1] in (["run"], ["pretrain"]),
+        record.name,
+        f"its command is not `tespec run` or `tespec pretrain`: {record.command!r}",
+        "compute it in another way",
+    )
     return arguments
 
 
@@ -157,10 +156,12 @@ def require_same_run(record: Record, arguments: Sequence[str]) -> None:
         }
     recorded = {**vars(record.cell), "seed": record.seed}
     wrong = [f"{name} {fact}" for name, fact in facts.items() if fact not in (None, recorded[name])]
-    if wrong:
-        raise UserError(
-            record.name, f"its command computes {', '.join(wrong)}", "compute it in another way"
-        )
+    require(
+        not wrong,
+        record.name,
+        f"its command computes {', '.join(wrong)}",
+        "compute it in another way",
+    )
 
 
 def run_to_end(command: Sequence[str]) -> int:
@@ -195,8 +196,7 @@ def compare(old: Record, new: Record) -> tuple[bool, list[str]]:
     lines = [f"{'metric':24} {'record':>12} {'here':>12} {'difference':>12}"]
     equal = True
     for metric in {**old.metrics, **new.metrics}:
-        first = old.metrics.get(metric)
-        second = new.metrics.get(metric)
+        first, second = (record.metrics.get(metric) for record in (old, new))
         unit = old.scores[metric].unit if metric in old.scores else ""
         digits = digits_of(unit, first or 0.0)
         texts = ["nan" if value is None else f"{value:{digits}}" for value in (first, second)]

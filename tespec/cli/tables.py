@@ -6,7 +6,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from tespec.cli.main import FOLDER, examples, new_app, output, refuse
-from tespec.core.errors import UserError, one_line
+from tespec.core.errors import one_line, require
 from tespec.core.paths import RESULTS
 from tespec.core.progress import log
 
@@ -93,10 +93,12 @@ def tables(
     problems = frame.attrs["left_out"]
     for problem in problems:
         log(f"skipped: {problem}")
-    if problems and frame.empty:
-        raise UserError(
-            results, "contains no readable record", "remove the damaged files or run again"
-        )
+    require(
+        not (problems and frame.empty),
+        results,
+        "contains no readable record",
+        "remove the damaged files or run again",
+    )
     from tespec.comparison import cost
     from tespec.comparison.export import print_table, write_tables
     from tespec.comparison.gains import compare_evaluations, gains_table

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from tespec.cli.main import examples, new_app, output
 from tespec.cli.options import Plugins
-from tespec.core.errors import UserError
+from tespec.core.errors import require
 from tespec.core.settings import Size, parse_size
 from tespec.registry import import_files
 from tespec.runs.setup import PositiveInt
@@ -49,7 +49,7 @@ def show(file: File, /, *, network: NetworkOptions = NetworkOptions()) -> None:
     """Print a file's format, contents, hash and matching networks."""
     import_files(network.plugins)
     from tespec.core.files import sha256_of
-    from tespec.weights.load import inspect, random_parts
+    from tespec.weights.load import inspect
 
     contents = inspect(file, network.bins, network.sensor)
     checkpoint = contents.checkpoint
@@ -74,11 +74,8 @@ def show(file: File, /, *, network: NetworkOptions = NetworkOptions()) -> None:
     print("  fills")
     for name, recurrent in (("recurrent", True), ("feed-forward", False)):
         match = contents.match(recurrent)
-        report = match.report
-        result = f"{report.loaded} of {report.total} tensors"
-        result += ", the first convolution repeated" if report.stem else ""
-        result += f"; {random_parts(report.random)}" if report.random else ""
-        answer = f"no: {result}; {match.problems[0]}" if match.problems else f"yes: {result}"
+        summary = match.report.summary()
+        answer = f"no: {summary}; {match.problems[0]}" if match.problems else f"yes: {summary}"
         print(f"    {contents.settings['backbone']}, {name:12} {answer}")
 
 
@@ -114,8 +111,8 @@ def convert(
     network: NetworkOptions = NetworkOptions(),
 ) -> None:
     """Convert a file for tespec.load, or to timm's naming."""
-    if out.exists() and not (overwrite and out.is_file()):
-        raise UserError(out, "already exists", "choose another path, or give --overwrite")
+    may_write = not out.exists() or (overwrite and out.is_file())
+    require(may_write, out, "already exists", "choose another path, or give --overwrite")
     import_files(network.plugins)
     from tespec.weights.files import write_weights
     from tespec.weights.load import inspect, rewrite, timm_state

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tespec.comparison.cell import REQUIRED_SHA256, RESULTS_VERSION, SAMPLE, Cell
 from tespec.comparison.published import published_frame
 from tespec.comparison.records import NEW_STEM, REPORTED, Record, iter_records
-from tespec.core.errors import UserError
+from tespec.core.errors import UserError, require
 from tespec.core.paths import RESULTS
 from tespec.core.settings import suggest
 
@@ -340,15 +340,13 @@ def select(
     """
     import pandas as pd
 
-    if by and by not in LEVELS:
-        raise UserError(f"column {by}", "cannot be used with --by", suggest(by, LEVELS))
+    require(not by or by in LEVELS, f"column {by}", "cannot be used with --by", suggest(by, LEVELS))
     chosen = frame[frame["kind"].isin(kinds)]
     # The versions of predictions are their authors' own.
     chosen = chosen.assign(author=chosen["title"].where(chosen["kind"] == "predictions", ""))
     published = published_frame()
     for key, pattern in where.items():
-        if key not in COLUMNS:
-            raise UserError(f"column {key}", "no such column", suggest(key, COLUMNS))
+        require(key in COLUMNS, f"column {key}", "no such column", suggest(key, COLUMNS))
         is_match = matches(chosen[key], pattern)
         is_published = key in published and matches(published[key], pattern).any()
         if not is_match.any() and not is_published:

@@ -29,7 +29,7 @@ from pydantic_core import to_json
 
 import tespec
 from tespec.comparison.cell import DIGITS, Cell, differences, name_prefix, run_name
-from tespec.core.errors import UserError
+from tespec.core.errors import UserError, require
 from tespec.core.files import atomic_write, regular_file, write_all
 from tespec.core.paths import PACKAGES, REPOSITORY, RESULTS
 from tespec.metrics import Score
@@ -289,19 +289,21 @@ def require_results_folder(results: Path) -> None:
     """
     if results.resolve() == RESULTS.resolve():
         return
-    if not results.is_dir():
-        raise UserError(
-            f"--results {results}", "no such folder", "give a folder that contains runs/"
-        )
+    require(
+        results.is_dir(),
+        f"--results {results}",
+        "no such folder",
+        "give a folder that contains runs/",
+    )
     # Hidden files may be left by a process that was killed.
     names = {path.name for path in results.iterdir() if not path.name.startswith(".")}
     others = names - {"tables", "pictures", "report.html"}
-    if others and not names & {"runs", ARCHIVE, REPORTED}:
-        raise UserError(
-            f"--results {results}",
-            "is not a results folder",
-            "give an empty one, or one with runs/",
-        )
+    require(
+        not others or names & {"runs", ARCHIVE, REPORTED},
+        f"--results {results}",
+        "is not a results folder",
+        "give an empty one, or one with runs/",
+    )
 
 
 def write_archive(records: Iterable[Record], path: Path) -> Path:
@@ -347,8 +349,12 @@ def read_record(path: Path) -> Record:
     except (OSError, ValueError) as error:
         raise UserError(path, f"cannot be read ({error})", REMEDY) from error
     record = _validated(content, path)
-    if record.name != path.stem:
-        raise UserError(path, f"holds the record {record.name}", "rename or remove the file")
+    require(
+        record.name == path.stem,
+        path,
+        f"holds the record {record.name}",
+        "rename or remove the file",
+    )
     return record
 
 

@@ -33,7 +33,7 @@ from tespec.comparison.frame import (
 )
 from tespec.comparison.published import ABLATED, METRICS, NONE, TABLES, Ablation
 from tespec.comparison.records import PER_MICRO_BATCH, REPORTED
-from tespec.core.errors import UserError
+from tespec.core.errors import require
 from tespec.core.settings import suggest
 
 CUSTOM = "task_"  # name prefix of tables of tasks that are not in the paper
@@ -146,8 +146,7 @@ def make_tables(
     ablations = {f"ablation_{name}": table for name, table in paper.read_ablations().items()}
     names = [*TABLES, *ablations, *custom]
     for name in only:
-        if name not in names:
-            raise UserError(f"--only {name}", "no such table", suggest(name, names))
+        require(name in names, f"--only {name}", "no such table", suggest(name, names))
     measured_data = runs.assign(source=MEASURED, label=None).reindex(columns=DATA)
     tables = []
     for name in only or names:
@@ -178,10 +177,8 @@ def make_tables(
         table = arranged(layout, shown, notes, data)
         tables.append(selected(table._replace(name=name), where, by, measured))
     remedy = f"run `tespec run` first{''.join(f' ({note})' for note in notes_on(frame, left_out))}"
-    if len(tables) < len(only):
-        raise UserError(f"--only {' '.join(only)}", "has no measured results", remedy)
-    if not tables:
-        raise UserError("tables", "no evaluations to show", remedy)
+    require(len(tables) >= len(only), f"--only {' '.join(only)}", "has no measured results", remedy)
+    require(tables, "tables", "no evaluations to show", remedy)
     return tables
 
 

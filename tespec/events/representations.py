@@ -144,11 +144,10 @@ def represent(
     Returns:
         (C, H, W) float32.
     """
-    start, end = window
     if binning.last_events:
-        events = stream.latest(end, binning.last_events)
+        events = stream.latest(window[1], binning.last_events)
     else:
-        events = stream.slice(start, end)
+        events = stream.slice(*window)
     elapsed = events.t - events.t[:1]  # us
     rows, columns = region.cell_maps(maps)
     cell, index = _locate(events.x, events.y, rows, columns, region.width)

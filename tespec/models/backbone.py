@@ -15,7 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_map_only
 from torch.utils.checkpoint import checkpoint
 
-from tespec.core.errors import UserError
+from tespec.core.errors import UserError, require
 from tespec.core.settings import Size, suggest
 from tespec.events.representations import REPRESENTATIONS, empty_pixel
 from tespec.models.layers import STRIDE, DropPath, compute_dtype, pad_to, replace_modules
@@ -94,18 +94,18 @@ class Backbone(nn.Module, ABC):
     ) -> None:
         super().__init__()
         self.name = backbone or self.sizes[0]
-        if self.name not in self.sizes:
-            raise UserError(
-                "backbone",
-                f"unknown value {backbone!r}",
-                f"choose from {', '.join(self.sizes)}",
-            )
-        if any(side % STRIDE or side <= 0 for side in img_size):
-            raise UserError(
-                "img_size",
-                f"sides of {tuple(img_size)} are not multiples of {STRIDE}",
-                "pad the input",
-            )
+        require(
+            self.name in self.sizes,
+            "backbone",
+            f"unknown value {backbone!r}",
+            f"choose from {', '.join(self.sizes)}",
+        )
+        require(
+            all(side > 0 and side % STRIDE == 0 for side in img_size),
+            "img_size",
+            f"sides of {tuple(img_size)} are not multiples of {STRIDE}",
+            "pad the input",
+        )
         self.recurrent = recurrent
         self.bins = bins
         self.img_size = (int(img_size[0]), int(img_size[1]))
@@ -115,12 +115,12 @@ class Backbone(nn.Module, ABC):
         # one per stage; empty if feed-forward
         self.lstms = nn.ModuleList(ConvLstm(width) for width in self.channels if recurrent)
         replace_modules(self, TimmDropPath, lambda drop: DropPath(drop.drop_prob))
-        if drop_path and not any(isinstance(module, DropPath) for module in self.modules()):
-            raise UserError(
-                "drop_path",
-                f"{self.name} has no stochastic depth (timm's DropPath)",
-                "set it to 0",
-            )
+        require(
+            not drop_path or any(isinstance(module, DropPath) for module in self.modules()),
+            "drop_path",
+            f"{self.name} has no stochastic depth (timm's DropPath)",
+            "set it to 0",
+        )
 
     @abstractmethod
     def build(self, drop_path: float) -> None:
@@ -337,8 +337,12 @@ def build_backbone(
 def find_backbone(name: str) -> type[Backbone]:
     """Return the registered backbone of that name; the message for an unknown one suggests one."""
     registered = backbones()
-    if name not in registered:
-        raise UserError("backbone", f"unknown value {name[:100]!r}", suggest(name, registered))
+    require(
+        name in registered,
+        "backbone",
+        f"unknown value {name[:100]!r}",
+        suggest(name, registered),
+    )
     return registered[name]
 
 
@@ -374,12 +378,13 @@ def execute(
         UserError: `recompute` is set and the backbone has batch normalisation.
     """
     for backbone in [module for module in model.modules() if isinstance(module, Backbone)]:
-        if recompute and any(isinstance(module, _BatchNorm) for module in backbone.modules()):
-            raise UserError(
-                "--recompute",
-                "the backbone's batch normalisation would see every batch twice",
-                "omit it",
-            )
+        has_batch_norm = any(isinstance(module, _BatchNorm) for module in backbone.modules())
+        require(
+            not (recompute and has_batch_norm),
+            "--recompute",
+            "the backbone's batch normalisation would see every batch twice",
+            "omit it",
+        )
         backbone.recompute = recompute
         for module in backbone.modules():
             if hasattr(module, "fused_attn"):  # timm's name

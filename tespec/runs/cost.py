@@ -11,7 +11,7 @@ import yaml
 
 from tespec.core.config import Settings, as_facts, dataset_and_splits, names
 from tespec.core.distributed import all_gather, rank_computes, world_size
-from tespec.core.errors import UserError, one_line
+from tespec.core.errors import UserError, one_line, require
 from tespec.core.files import UNREADABLE, read_json
 from tespec.core.paths import RESULTS
 from tespec.core.progress import log
@@ -75,12 +75,12 @@ def require_trainable(
         )
     min_size = pretrain_method(settings).min_batch_size if isinstance(settings, Pretraining) else 1
     size = batch_size // setup.accumulate
-    if size < min_size:
-        raise UserError(
-            setting,
-            f"{size} per micro-batch is too small: samples are compared or normalised over it",
-            f"set it to {min_size * setup.accumulate} or more, or lower --accumulate",
-        )
+    require(
+        size >= min_size,
+        setting,
+        f"{size} per micro-batch is too small: samples are compared or normalised over it",
+        f"set it to {min_size * setup.accumulate} or more, or lower --accumulate",
+    )
     if setup.recompute:
         with torch.device("meta"):
             backbone = build_backbone(settings.backbone, settings.recurrent, settings.bins, SIZE)

@@ -16,7 +16,7 @@ from tespec.core.description import (
     read_description,
 )
 from tespec.core.distributed import rank_zero_first
-from tespec.core.errors import UserError
+from tespec.core.errors import UserError, require
 from tespec.core.progress import log
 from tespec.core.settings import Finetuning, Size
 from tespec.datasets.folder import find_recordings
@@ -118,15 +118,14 @@ def find_data(
     world_name = repository_task(dataset) if dataset in names("tasks") else ""
     sample = world_folder() / (world_name or dataset)
     if given == Path(SAMPLE):
-        if given.exists():
-            raise UserError(
-                f"--data {SAMPLE}",
-                f"a folder here has this name, but --data {SAMPLE} means the sample world",
-                "give the full path of the folder, or run from another folder",
-            )
+        require(
+            not given.exists(),
+            f"--data {SAMPLE}",
+            f"a folder here has this name, but --data {SAMPLE} means the sample world",
+            "give the full path of the folder, or run from another folder",
+        )
         return Data(sample, SAMPLE)
-    if given is not None and not given.exists():
-        raise UserError(given, "no such file or folder", "check the path")
+    require(given is None or given.exists(), given, "no such file or folder", "check the path")
     variable = os.environ.get("TESPEC_DATA", "")
     missing_folder = variable != "" and not Path(variable).is_dir()
     defaults = [] if missing_folder else [Path(variable or "data"), Path("data")]
@@ -214,12 +213,12 @@ def record_label(root: Path, dataset: str, *, labelled: bool = True) -> str:
         return described or dataset
     path = Path(os.path.abspath(root))
     official = _official(path) if dataset in names("tasks") else ""  # others are images
-    if (official or path.stem) == SAMPLE and not described:
-        raise UserError(
-            root,
-            "has the name of the sample world",
-            "rename it, or name the data in a dataset.json",
-        )
+    require(
+        described or (official or path.stem) != SAMPLE,
+        root,
+        "has the name of the sample world",
+        "rename it, or name the data in a dataset.json",
+    )
     return re.sub(r"[^A-Za-z0-9]+", "_", described or official or path.stem)
 
 

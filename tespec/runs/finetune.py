@@ -9,7 +9,7 @@ from tespec.comparison.cell import Kind, recipe_of, start_of
 from tespec.comparison.records import Record
 from tespec.core.config import as_facts, pretraining_settings
 from tespec.core.distributed import broadcast, is_first, rank_zero_first
-from tespec.core.errors import UserError
+from tespec.core.errors import UserError, require
 from tespec.core.progress import log
 from tespec.core.settings import Finetuning, Pretraining
 from tespec.datasets.base import TEST, TRAIN
@@ -82,13 +82,12 @@ class CellSpec:
         require_trainable(self.settings, self.setup)
         option = f"--method {self.name}"
         if self.pretrains:
-            if self.settings.representation != "histogram":
-                raise UserError(
-                    f"representation {self.settings.representation}",
-                    "this run pre-trains the backbone on histograms first",
-                    "give --checkpoint FILE, or --set representation=histogram --set "
-                    "last_events=null",
-                )
+            require(
+                self.settings.representation == "histogram",
+                f"representation {self.settings.representation}",
+                "this run pre-trains the backbone on histograms first",
+                "give --checkpoint FILE, or --set representation=histogram --set last_events=null",
+            )
             if self.data.is_sample:
                 pretraining_cell(self.recipe, self.data.label)
                 require_trainable(self.recipe, self.setup, "pretraining.batch_size")
@@ -233,7 +232,7 @@ def prepare_run(kind: Kind, spec: CellSpec, **config: str) -> tuple[Run, Any, An
     model = task.model()
     weights = spec.method.initialise(model.backbone, checkpoint)
     if weights.loaded:
-        log(weights.summary())
+        log(f"{weights.source} ({weights.format}): {weights.summary()}")
     start, pretraining = start_of(weights.recipe, weights.sha256, checkpoint)
     if kind == "control" and weights.recipe[RUN].get("pretraining") is not None:
         pretraining = weights.recipe[RUN]["pretraining"]  # of the fine-tuned network

@@ -15,7 +15,7 @@ from tespec.comparison.cell import RESULTS_VERSION, run_of
 from tespec.comparison.records import Record
 from tespec.core.config import as_facts
 from tespec.core.distributed import is_first
-from tespec.core.errors import UserError
+from tespec.core.errors import require
 from tespec.core.files import sha256_of, write_all
 from tespec.core.hashes import fingerprint_of
 from tespec.core.progress import log, progress
@@ -89,16 +89,20 @@ def measure_history(path: Path, data: Data, setup: Setup) -> Record:
     trained = recipe.get(RUN, recipe)
     cell, seed = run_of(trained, path)
     method = method_of(cell)
-    if cell.arch == "feedforward":
-        raise UserError(path, "is feed-forward, so it has no memory", "give a recurrent network")
+    require(
+        cell.arch == "recurrent",
+        path,
+        "is feed-forward, so it has no memory",
+        "give a recurrent network",
+    )
     open_network = open_pretrained if cell.kind == "pretraining" else open_finetuned
     measurement = open_network(path, data.generate().root, cell.split, setup)
-    if fingerprint_of(measurement.data) != trained["data_fingerprint"]:
-        raise UserError(
-            f"--data {data.option}",
-            "is not the data of the network's run",
-            "give the data that it was trained and scored on",
-        )
+    require(
+        fingerprint_of(measurement.data) == trained["data_fingerprint"],
+        f"--data {data.option}",
+        "is not the data of the network's run",
+        "give the data that it was trained and scored on",
+    )
     sha256 = sha256_of(path)
     run = Run(
         cell=replace(cell, kind="history", results_version=RESULTS_VERSION),
@@ -127,12 +131,12 @@ def open_finetuned(path: Path, root: Path, split: str, setup: Setup) -> Measurem
     network = load_trained(path)
     task = build_task(network.settings, root, split)
     scores = getattr(task, "scores", {})
-    if not scores:
-        raise UserError(
-            f"{type(task).__name__}.scores",
-            "is missing, so no score is the main one",
-            "define it as in docs/extending.md",
-        )
+    require(
+        scores,
+        f"{type(task).__name__}.scores",
+        "is missing, so no score is the main one",
+        "define it as in docs/extending.md",
+    )
     return Measurement(
         network.settings,
         task.checksums(check=setup.check_data),
@@ -149,12 +153,12 @@ def open_pretrained(path: Path, root: Path, split: str, setup: Setup) -> Measure
     values = {name: value for name, value in recipe.items() if name in names}
     settings = build(Pretraining, values, str(path))
     method = pretrain_method(settings)
-    if not issubclass(method, Tespec):
-        raise UserError(
-            path,
-            f"the loss of {method.row.title} is not a masked one with a carried state",
-            "give a network of `tespec pretrain --method tespec`, or a fine-tuned one",
-        )
+    require(
+        issubclass(method, Tespec),
+        path,
+        f"the loss of {method.row.title} is not a masked one with a carried state",
+        "give a network of `tespec pretrain --method tespec`, or a fine-tuned one",
+    )
     data = open_pretraining(settings, root)
     model: Any = method.from_data(data)
     load_tensors(model, tensors, path, "give the pretraining.safetensors of `tespec pretrain`")

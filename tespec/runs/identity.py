@@ -22,7 +22,7 @@ from tespec.core.config import (
     pretraining_settings,
     user_files,
 )
-from tespec.core.errors import UserError
+from tespec.core.errors import UserError, require
 from tespec.core.files import sha256_of
 from tespec.core.settings import Finetuning, Pretraining
 from tespec.models.backbone import backbones
@@ -183,16 +183,18 @@ def required_network(settings: Pretraining) -> tuple[str, str]:
     name = getattr(cfg, key)
     file = getattr(cfg, f"{key}_weights")
     method = METHODS.module_dict.get(name, object)
-    if not is_timm(name) and not (issubclass(method, ImageMethod) and method.recipe):
-        raise UserError(
-            f"{requires} {name!r}",
-            "is neither a timm network nor a method that learns from images",
-            "use a timm network (timm.list_models()), or a method that pre-trains on images",
-        )
-    if file and not Path(file).is_file():
-        raise UserError(
-            f"{requires}_weights {file!r}", "no such file", f"set it to the weights of {name}"
-        )
+    require(
+        is_timm(name) or (issubclass(method, ImageMethod) and method.recipe),
+        f"{requires} {name!r}",
+        "is neither a timm network nor a method that learns from images",
+        "use a timm network (timm.list_models()), or a method that pre-trains on images",
+    )
+    require(
+        not file or Path(file).is_file(),
+        f"{requires}_weights {file!r}",
+        "no such file",
+        f"set it to the weights of {name}",
+    )
     return name, file
 
 

@@ -3,7 +3,7 @@
 import json
 import secrets
 import shutil
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from tespec.comparison.cell import RESULTS_VERSION, run_of
 from tespec.comparison.records import Numbers, Record
 from tespec.core.config import as_facts, changed_settings
 from tespec.core.distributed import broadcast, is_first
-from tespec.core.errors import UserError
+from tespec.core.errors import require
 from tespec.core.files import sha256_of
 from tespec.core.hashes import fingerprint_of
 from tespec.core.progress import progress
@@ -27,7 +27,6 @@ from tespec.tasks import build_task
 from tespec.tasks.predictions import (
     DESCRIPTION,
     DESCRIPTIONS,
-    INITIAL_WEIGHTS,
     Description,
     find_predictions,
     prediction_format,
@@ -61,12 +60,10 @@ def save_predictions(weights: Path, data: Data, out: Path, setup: Setup) -> Numb
     of_run = read_recipe(weights).get(RUN, {})
     cell, seed = run_of(of_run, weights)
     is_old = (out / DESCRIPTION).is_file() and not out.is_symlink()
-    if out.exists() and not (setup.overwrite and is_old):
-        raise UserError(out, "already exists", "choose a new folder")
+    may_write = not out.exists() or (setup.overwrite and is_old)
+    require(may_write, out, "already exists", "choose a new folder")
     device = choose_device(setup.device)
     network = load_trained(weights)
-    facts = of_run.get("weights", {"doubt": "initial weights not described"})
-    initial = INITIAL_WEIGHTS.validate_python(facts)  # other facts are ignored
     settings = network.settings
     target = prediction_format(settings.kind)
     task: Any = build_task(settings, data.generate().root, cell.split)
@@ -91,9 +88,9 @@ def save_predictions(weights: Path, data: Data, out: Path, setup: Setup) -> Numb
                 events=f"{protocol['events']}; {protocol['histograms']}",
                 classes=settings.classes,
                 data_fingerprint=fingerprint_of(task.checksums(check=setup.check_data)),
-                weights=initial,
+                weights=of_run.get("weights", {"doubt": "initial weights not described"}),
             )
-            (unfinished / DESCRIPTION).write_text(json.dumps(asdict(description), indent=1))
+            (unfinished / DESCRIPTION).write_bytes(DESCRIPTIONS.dump_json(description, indent=1))
             if out.exists():
                 shutil.rmtree(out)
             unfinished.rename(out)
@@ -142,12 +139,12 @@ def score_predictions(folder: Path, name: str, data: Data, setup: Setup) -> Reco
         ("height, width", (described.height, described.width), task.size),
         ("data_fingerprint", described.data_fingerprint or fingerprint, fingerprint),
     ):
-        if declared != scored:
-            raise UserError(
-                f"{where}, {field}",
-                f"is {declared}, but {scored} is scored",
-                "score what the predictions are for",
-            )
+        require(
+            declared == scored,
+            f"{where}, {field}",
+            f"is {declared}, but {scored} is scored",
+            "score what the predictions are for",
+        )
     predictions = find_predictions(folder, task.scored, source.suffixes)
     scorer = task.scorer()
 
@@ -179,10 +176,11 @@ def score_predictions(folder: Path, name: str, data: Data, setup: Setup) -> Reco
         seed=described.seed,
         row=described.facts,
         settings=settings,
-        config={key: facts[key] for key in PROTOCOL} | {"predictions": asdict(described)},
+        config={key: facts[key] for key in PROTOCOL}
+        | {"predictions": DESCRIPTIONS.dump_python(described)},
         data=hashed,
         setup=setup,
-        start={"source": folder.name, "sha256": sha256} | asdict(described.weights),
+        start=described.weights.model_dump() | {"source": folder.name, "sha256": sha256},
         start_sha256=sha256,
     )
     # All predictions are read before anything is written.

@@ -9,7 +9,7 @@ from tespec.comparison.cell import recipe_of
 from tespec.comparison.records import Record
 from tespec.core.config import as_facts
 from tespec.core.distributed import broadcast, is_first, rank_computes, rank_zero_first
-from tespec.core.errors import UserError
+from tespec.core.errors import require
 from tespec.core.files import sha256_of
 from tespec.core.progress import log
 from tespec.core.settings import HistogramSpec, Pretraining
@@ -123,13 +123,13 @@ def pretrain_required(
         return Path(file) if file else None
     recipe = required_settings(settings, required)
     if pretrain_method(recipe).data_type is not pretrain_method(settings).data_type:
-        if not data.is_sample:
-            raise UserError(
-                f"--method {name}",
-                f"needs a network pre-trained by {required} on other data",
-                f"run tespec pretrain --method {required}, and set objective.teacher_weights to "
-                "its backbone.safetensors",
-            )
+        require(
+            data.is_sample,
+            f"--method {name}",
+            f"needs a network pre-trained by {required} on other data",
+            f"run tespec pretrain --method {required}, and set objective.teacher_weights to "
+            "its backbone.safetensors",
+        )
         data = same_world(data, recipe.dataset)
     log(f"{name} needs the network of {required}, which is pre-trained first")
     setup = replace(setup, overwrite=False)  # which is about the method's own run

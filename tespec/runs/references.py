@@ -15,7 +15,7 @@ from torch.utils.data import ConcatDataset
 from tespec.comparison.cell import Cell
 from tespec.comparison.records import Record
 from tespec.core.distributed import world_size
-from tespec.core.errors import UserError
+from tespec.core.errors import UserError, require
 from tespec.core.settings import Finetuning
 from tespec.datasets.base import TRAIN
 from tespec.datasets.recording import LabelledRecording
@@ -90,12 +90,12 @@ def require_supported(settings: Finetuning, *, is_probe: bool) -> None:
         settings: of the cell; test-time augmentation is refused.
         is_probe: whether tasks other than segmentation are refused.
     """
-    if is_probe and settings.kind != "segmentation":
-        raise UserError(
-            f"--probe --task {settings.task}",
-            "probes support only segmentation",
-            "choose ddd17 or dsec",
-        )
+    require(
+        not is_probe or settings.kind == "segmentation",
+        f"--probe --task {settings.task}",
+        "probes support only segmentation",
+        "choose ddd17 or dsec",
+    )
     if is_probe and settings.new_stem:
         what = "leaves the first convolution random, but a probe trains nothing"
         raise UserError("new_stem", what, "leave out --probe or --new-stem")
@@ -144,8 +144,9 @@ def prior_of(task: Any) -> Any:
 
 def probe(spec: CellSpec) -> Record:
     """Probe a method's backbone in a single process, or load the record if the run is complete."""
-    if world_size() > 1:
-        raise UserError("--probe", "does not support multiple processes", "start a single one")
+    require(
+        world_size() == 1, "--probe", "does not support multiple processes", "start a single one"
+    )
     run, task, model = prepare_run("probe", spec, probe=DEFINITION)
     return run_or_load(run, partial(_measured, run, task, model.backbone))
 

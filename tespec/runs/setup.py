@@ -12,7 +12,7 @@ from cyclopts import Group, Parameter
 from cyclopts.validators import Number
 
 from tespec.comparison.records import PER_MICRO_BATCH, require_results_folder
-from tespec.core.errors import UserError
+from tespec.core.errors import UserError, require
 from tespec.core.files import existing_parent
 from tespec.core.paths import RESULTS, RUNS
 
@@ -113,20 +113,20 @@ class Setup:
 
         from tespec.training.device import choose_device, use_deterministic_algorithms
 
-        if self.track not in (None, "files") and find_spec(self.track) is None:
-            raise UserError(
-                f"--track {self.track}",
-                f"the package {self.track} is not installed",
-                f"pip install {self.track}",
-            )
+        require(
+            self.track in (None, "files") or find_spec(self.track),
+            f"--track {self.track}",
+            f"the package {self.track} is not installed",
+            f"pip install {self.track}",
+        )
         cores = os.cpu_count() or 1
         for option, number in (("--workers", self.workers), ("--threads", self.threads)):
-            if (number or 0) > PER_CORE * cores:
-                raise UserError(
-                    f"{option} {number}",
-                    f"is more than {PER_CORE} for each of this machine's {cores} cores",
-                    f"use at most {PER_CORE * cores}",
-                )
+            require(
+                (number or 0) <= PER_CORE * cores,
+                f"{option} {number}",
+                f"is more than {PER_CORE} for each of this machine's {cores} cores",
+                f"use at most {PER_CORE * cores}",
+            )
         use_deterministic_algorithms(self.deterministic, choose_device(self.device))
         if self.threads:
             torch.set_num_threads(self.threads)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from typing_extensions import Self
 
 from tespec.core.distributed import all_gather, rank, world_size
-from tespec.core.errors import UserError
+from tespec.core.errors import UserError, require
 from tespec.core.settings import Finetuning, HistogramSpec, Size, build
 from tespec.datasets import batches
 from tespec.datasets.base import TEST, TRAIN, LabelledDataset
@@ -213,17 +213,19 @@ class Task(ABC):
     test_time_augmentations: ClassVar[Sequence[str]] = ("none",)
 
     def __init__(self, settings: Finetuning, root: Path, split: str = TEST, seed: int = 0) -> None:
-        if settings.test_time_augmentation not in self.test_time_augmentations:
-            raise UserError(
-                "test_time_augmentation",
-                f"{settings.test_time_augmentation!r} is not supported for {settings.kind}",
-                f"choose from {', '.join(self.test_time_augmentations)}",
-            )
+        require(
+            settings.test_time_augmentation in self.test_time_augmentations,
+            "test_time_augmentation",
+            f"{settings.test_time_augmentation!r} is not supported for {settings.kind}",
+            f"choose from {', '.join(self.test_time_augmentations)}",
+        )
         # zooming changes sizes, not depths
-        if settings.augmentation.zoom and type(self).collate is batches.stack_depths:
-            raise UserError(
-                "augmentation.zoom", "zoom augmentation is not supported for depth", "set it to 0"
-            )
+        require(
+            not settings.augmentation.zoom or type(self).collate is not batches.stack_depths,
+            "augmentation.zoom",
+            "zoom augmentation is not supported for depth",
+            "set it to 0",
+        )
         self.settings = settings
         self.head_settings: Any = build(self.head, settings.head, "head") if self.head else None
         self.split = split
@@ -290,12 +292,12 @@ class Task(ABC):
             for recording in recordings
             for label in range(len(recording.label_indices))
         ]
-        if not any(has_content(recording, label) for recording, label in labels):
-            raise UserError(
-                f"{split} recordings",
-                f"none of the {len(labels)} labels has {self.content}: {listed(recordings)}",
-                "give recordings with such labels",
-            )
+        require(
+            any(has_content(recording, label) for recording, label in labels),
+            f"{split} recordings",
+            f"none of the {len(labels)} labels has {self.content}: {listed(recordings)}",
+            "give recordings with such labels",
+        )
 
     def model(self) -> Any:
         """Build a randomly initialised backbone and head for histograms of `size`."""
@@ -530,10 +532,12 @@ class Task(ABC):
 
 def require_finite(*predictions: Tensor) -> None:
     """Raise `UserError` if a prediction is infinite or NaN."""
-    if not all(prediction.isfinite().all() for prediction in predictions):
-        raise UserError(
-            "the trained model", "predicts infinity or NaN", "lower optimisation.peak_lr"
-        )
+    require(
+        all(prediction.isfinite().all() for prediction in predictions),
+        "the trained model",
+        "predicts infinity or NaN",
+        "lower optimisation.peak_lr",
+    )
 
 
 def random_backbone(settings: Finetuning, size: tuple[int, int]) -> Backbone:
@@ -572,10 +576,12 @@ def features_player(backbone: Backbone, spec: HistogramSpec, device: torch.devic
         histograms: Tensor, state: BackboneState, index: Tensor
     ) -> tuple[Any, BackboneState]:
         features, state = backbone(histograms, state)
-        if not all(stage.isfinite().all() for stage in features):
-            raise UserError(
-                "the backbone", "gives features that are infinite or NaN", "use other weights"
-            )
+        require(
+            all(stage.isfinite().all() for stage in features),
+            "the backbone",
+            "gives features that are infinite or NaN",
+            "use other weights",
+        )
         return zip(*select_labelled(features, index), strict=True), state
 
     return Predictor(predict, list, spec, device)

@@ -2,9 +2,8 @@
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import field
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import numpy as np
 import pydantic.dataclasses
@@ -13,28 +12,20 @@ from PIL import Image
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from tespec.comparison.cell import Cell
+from tespec.comparison.records import Weights
 from tespec.core.boxes import Boxes, make_boxes
-from tespec.core.errors import UserError
+from tespec.core.errors import UserError, require
 from tespec.core.files import regular_file
 from tespec.core.settings import Size
-from tespec.datasets.labels import DAMAGED_PNG, MaskFiles
+from tespec.datasets.labels import MaskFiles
 from tespec.datasets.recording import LabelledRecording
-from tespec.events.readers.arrays import COPY_AGAIN, load_arrays
+from tespec.events.readers.arrays import load_arrays
 from tespec.pretraining.method import TableRow
 
 T = TypeVar("T")
 DESCRIPTION = "predictions.json"
 Position = Annotated[float, Field(ge=-1e30, le=1e30)]  # px; float32 holds a sum
 Length = Annotated[float, Field(ge=0, le=1e30)]
-
-
-@pydantic.dataclasses.dataclass(frozen=True, kw_only=True)
-class InitialWeights:
-    """What readers must know of a network's initial weights, see `Weights` of a record."""
-
-    seen: dict[str, str] = field(default_factory=dict)
-    doubt: str = ""
-    stem: Literal["", "repeated", "new"] = ""
 
 
 @pydantic.dataclasses.dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
@@ -49,7 +40,7 @@ class Description:
     events: str = "not described"  # that are given to the network for a label
     classes: tuple[str, ...] | None = None  # by number; None: not compared with the data's
     data_fingerprint: str | None = None  # None: not compared with the data's
-    weights: InitialWeights = InitialWeights()
+    weights: Weights = Weights()  # initial ones; readers must know what they have seen
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
@@ -63,7 +54,6 @@ class BoxEntry:
 
 
 DESCRIPTIONS = TypeAdapter(Description)
-INITIAL_WEIGHTS = TypeAdapter(InitialWeights)
 BOXES = TypeAdapter(list[BoxEntry])
 
 
@@ -98,35 +88,35 @@ def find_predictions(
     Raises:
         UserError: a prediction is missing or doubled, or is of no label.
     """
-    labels = [
-        (recording, label)
+    labels = {
+        prediction_path(folder, recording, label, ""): (recording, label)
         for recording in recordings
         for label in range(len(recording.label_indices))
-    ]
-    names = [prediction_path(folder, recording, label, "") for recording, label in labels]
+    }
     paths = [
         path
         for path in sorted(folder.rglob("*/*"))
         if not path.is_dir() and not path.name.startswith(".")
     ]
-    by_name = {path.with_suffix(""): path for path in paths}
-    surplus = by_name.keys() - {*names}
+    found: dict[Path, Path] = {}
     for path in paths:
-        other = by_name[path.with_suffix("")]
-        if other != path:
-            raise UserError(path, f"predicts the same label as {other.name}", "keep one of them")
-        if path.with_suffix("") in surplus or path.suffix not in suffixes:
-            raise UserError(
-                path,
-                f"is not named RECORDING/TIME{suffixes[0]} after a label of the split",
-                "remove or rename it",
-            )
-    for name in names:
-        if name not in by_name:
-            raise UserError(
-                f"{name}{suffixes[0]}", "is missing", "predict every label of the split"
-            )
-    return [(*label, by_name[name]) for label, name in zip(labels, names, strict=True)]
+        name = path.with_suffix("")
+        other = found.setdefault(name, path)
+        require(other == path, path, f"predicts the same label as {other.name}", "keep one of them")
+        require(
+            name in labels and path.suffix in suffixes,
+            path,
+            f"is not named RECORDING/TIME{suffixes[0]} after a label of the split",
+            "remove or rename it",
+        )
+    for name in labels:
+        require(
+            name in found,
+            f"{name}{suffixes[0]}",
+            "is missing",
+            "predict every label of the split",
+        )
+    return [(*label, found[name]) for name, label in labels.items()]
 
 
 class Format(NamedTuple):
@@ -161,28 +151,24 @@ def read_depth(path: Path, size: Size, classes: int) -> NDArray[np.float32]:
 
     See `Format.read`; `classes` is not used.
     """
-    if path.suffix != ".png":
-        (depth,) = load_arrays(path, ["depth"])
-        _require_pixels(path, depth, np.float32, size, 1e-30, 1e30)
-        return depth
-    try:
-        with Image.open(regular_file(path), formats=("PNG",)) as image:
-            millimetres = np.asarray(image)
-    except DAMAGED_PNG as error:
-        raise UserError(path, "not a readable PNG", COPY_AGAIN) from error
-    _require_pixels(path, millimetres, np.uint16, size, 1, 65535)
-    return (millimetres / 1000).astype(np.float32)
+    if path.suffix == ".png":
+        millimetres: NDArray[Any] = MaskFiles(path.parent, (path.name,))[0]
+        _require_pixels(path, millimetres, np.uint16, size, 1, 65535)
+        return (millimetres / 1000).astype(np.float32)
+    (depth,) = load_arrays(path, ["depth"])
+    _require_pixels(path, depth, np.float32, size, 1e-30, 1e30)
+    return depth
 
 
 def _require_pixels(
     path: Path, values: NDArray[Any], dtype: type, size: Size, low: float, high: float
 ) -> None:
-    if values.dtype != dtype or values.shape != size:
-        raise UserError(
-            path,
-            f"holds {values.dtype} of shape {values.shape}",
-            f"give {np.dtype(dtype)} of shape {size}, (rows, columns)",
-        )
+    require(
+        values.dtype == dtype and values.shape == size,
+        path,
+        f"holds {values.dtype} of shape {values.shape}",
+        f"give {np.dtype(dtype)} of shape {size}, (rows, columns)",
+    )
     invalid = values[~((values >= low) & (values <= high))]  # NaN is
     if invalid.size:
         raise UserError(
@@ -215,12 +201,12 @@ def read_boxes(path: Path, size: Size, classes: int) -> Boxes:
     """
     entries = read_json_as(BOXES, path)
     for box in entries:
-        if box.image_id != int(path.stem) or box.category_id >= classes:
-            raise UserError(
-                path,
-                f"has a box of image {box.image_id} and category {box.category_id}",
-                f"give image_id {path.stem} and a category_id from 0 to {classes - 1}",
-            )
+        require(
+            box.image_id == int(path.stem) and box.category_id < classes,
+            path,
+            f"has a box of image {box.image_id} and category {box.category_id}",
+            f"give image_id {path.stem} and a category_id from 0 to {classes - 1}",
+        )
     corners = np.array([box.bbox for box in entries], np.float64).reshape(-1, 4)
     corners[:, 2:] += corners[:, :2]
     labels = np.array([box.category_id for box in entries], np.int64)
@@ -236,8 +222,10 @@ FORMATS = {  # by kind of task
 
 def prediction_format(kind: str) -> Format:
     """Format of the predictions of a kind of task; raises `UserError` for a kind without one."""
-    if kind not in FORMATS:
-        raise UserError(
-            f"predictions of kind {kind}", "have no format", f"choose from {', '.join(FORMATS)}"
-        )
+    require(
+        kind in FORMATS,
+        f"predictions of kind {kind}",
+        "have no format",
+        f"choose from {', '.join(FORMATS)}",
+    )
     return FORMATS[kind]

@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from tespec.core.errors import UserError
+from tespec.core.errors import UserError, require
 from tespec.core.files import UNREADABLE, atomic_write, parse_json, regular_file
 from tespec.core.renamed import renamed
 from tespec.core.settings import Flag, HistogramSpec, Side, build
@@ -156,8 +156,8 @@ def load_tensors(
     """
     expected = network.state_dict()
     for name, tensor in expected.items():
-        if problem := problem_of(tensors.get(name), tensor):
-            raise UserError(where, f"{name} {problem}", remedy)
+        problem = problem_of(tensors.get(name), tensor)
+        require(not problem, where, f"{name} {problem}", remedy)
     network.load_state_dict({name: tensors[name] for name in expected})
 
 
@@ -174,8 +174,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         UserError: the file is missing, damaged, without tensors, or could run code.
     """
     tensors, recipe = _read(path, with_tensors=True)
-    if not tensors:
-        raise UserError(path, "holds no tensors", "give a file of model weights")
+    require(tensors, path, "holds no tensors", "give a file of model weights")
     return tensors, recipe
 
 
@@ -209,8 +208,7 @@ def _open_safetensors(path: Path, with_tensors: bool) -> tuple[dict[str, Tensor]
         raise UserError(
             path, f"not a readable safetensors file ({error})", "copy or write it again"
         ) from error
-    if not isinstance(recipe, dict):
-        raise UserError(path, "its recipe is not a mapping", "write the file again")
+    require(isinstance(recipe, dict), path, "its recipe is not a mapping", "write the file again")
     recipe = renamed(recipe)
     names = Architecture.__annotations__.keys() & recipe
     build(Architecture, {name: recipe[name] for name in names}, f"{path}: recipe")

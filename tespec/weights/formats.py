@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from tespec.core.errors import UserError
+from tespec.core.errors import UserError, require
 from tespec.core.settings import Size
 from tespec.weights.files import read_tensors
 from tespec.weights.released import FORMATS, IMAGENET_SIZE, REFUSED, TESPEC, CheckpointFormat
@@ -68,9 +68,12 @@ def convert(tensors: Mapping[str, Tensor], recipe: dict[str, Any], where: object
         UserError: the format is unknown or unsupported, the naming is ambiguous, or the file is a
             fine-tuned network.
     """
-    if "kind" in recipe:
-        what = f"holds a fine-tuned network with a {str(recipe['kind'])[:40]} head"
-        raise UserError(where, what, "give the backbone.safetensors of a pre-training")
+    require(
+        "kind" not in recipe,
+        where,
+        f"holds a fine-tuned network with a {str(recipe.get('kind'))[:40]} head",
+        "give the backbone.safetensors of a pre-training",
+    )
     if "backbone" in recipe:
         return Checkpoint(TESPEC, original_format(recipe), dict(tensors), recipe)
     tensors, known = recognise(tensors)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tespec.comparison.cell import OWN_WEIGHTS
-from tespec.core.errors import UserError
+from tespec.core.errors import UserError, require
 from tespec.core.files import sha256_of
 from tespec.core.paths import cache_root
 from tespec.core.settings import Finetuning, HistogramSpec, Size, build
@@ -61,9 +61,8 @@ class WeightsReport:
         return self.loaded / self.total
 
     def summary(self) -> str:
-        """Describe the initial weights in one line."""
-        text = f"{self.source}: {self.loaded} of {self.total} tensors of the backbone"
-        text += f", format {self.format}" if self.format else ""
+        """Say in one line which tensors the file fills, and how."""
+        text = f"{self.loaded} of {self.total} tensors of the backbone"
         text += f", {len(self.adapted)} adapted" if self.adapted else ""
         text += f", stem {self.stem}" if self.stem else ""
         return text + (f"; {random_parts(self.random)}" if self.random else "")
@@ -117,9 +116,8 @@ class MatchedState(NamedTuple):
         Args:
             where: file that the error names.
         """
-        if self.problems:
-            more = f" (and {len(self.problems) - 3} more)" if len(self.problems) > 3 else ""
-            raise UserError(where, ", ".join(self.problems[:3]) + more, self.remedy)
+        more = f" (and {len(self.problems) - 3} more)" if len(self.problems) > 3 else ""
+        require(not self.problems, where, ", ".join(self.problems[:3]) + more, self.remedy)
 
 
 def match_state(checkpoint: Checkpoint, network: Backbone) -> MatchedState:
@@ -146,12 +144,12 @@ def match_state(checkpoint: Checkpoint, network: Backbone) -> MatchedState:
     stem_origin = "repeated" if recipe.get(REPEATED) else ""
     channels = input_channels(source.get(stem))
     if network.new_stem:
-        if stem not in target:
-            raise UserError(
-                f"--new-stem, backbone {network.name}",
-                "does not name its first convolution",
-                "set `stem` in its class",
-            )
+        require(
+            stem in target,
+            f"--new-stem, backbone {network.name}",
+            "does not name its first convolution",
+            "set `stem` in its class",
+        )
         stem_origin = "new"
         lacks.add(stem.removesuffix("weight"))
     elif checkpoint.repeats and 0 < channels < network.in_channels:
@@ -170,12 +168,14 @@ def match_state(checkpoint: Checkpoint, network: Backbone) -> MatchedState:
         checked[stem] = _problem_of_input(checkpoint, channels, network) or checked[stem]
     matched = {name: resized[name] for name, problem in checked.items() if not problem}
     unused = sorted(source.keys() - target.keys())
-    problems = [f"{name} {problem}" for name, problem in checked.items() if problem]
     ignored = tuple(part for part in PARTS if not any(name.startswith(part) for name in target))
-    problems += [
-        f"{name} has no counterpart in this model"
-        for name in unused
-        if not name.startswith(ignored)
+    problems = [
+        *(f"{name} {problem}" for name, problem in checked.items() if problem),
+        *(
+            f"{name} has no counterpart in this model"
+            for name in unused
+            if not name.startswith(ignored)
+        ),
     ]
     networks = [recipe["backbone"]] if "backbone" in recipe else file_format.networks
     remedy = (
@@ -211,9 +211,9 @@ def _problem_of_input(checkpoint: Checkpoint, channels: int, network: Backbone) 
     if (channels, trained) == (network.in_channels, takes):
         return ""
     given = f"representation {trained}" if trained else "an input that no public code makes"
-    given += f" ({checkpoint.format.input or 'see its recipe'})"
     needed = f"{network.in_channels} of representation {network.representation or 'any'}"
-    return f"takes {channels} channels of {given}, but this model {needed}"
+    described = checkpoint.format.input or "see its recipe"
+    return f"takes {channels} channels of {given} ({described}), but this model {needed}"
 
 
 def input_channels(kernel: Tensor | None) -> int:
@@ -246,12 +246,12 @@ def load_finetuned_backbone(backbone: Backbone, path: Path) -> WeightsReport:
         UserError: the file holds no fine-tuned network, or another backbone.
     """
     tensors, recipe = read_tensors(path)
-    if RUN not in recipe:
-        raise UserError(
-            path,
-            "holds no network that this version fine-tuned",
-            "give the model.safetensors of a run",
-        )
+    require(
+        RUN in recipe,
+        path,
+        "holds no network that this version fine-tuned",
+        "give the model.safetensors of a run",
+    )
     of_backbone = {
         name.removeprefix("backbone."): tensor
         for name, tensor in tensors.items()
@@ -284,10 +284,13 @@ def read_backbone(path: Path, size: Size | None = None) -> Backbone:
     contents = inspect(path, sensor=size)
     checkpoint = contents.checkpoint
     needed = ("backbone", "sensor", "recurrent", "bins") if checkpoint.format is TESPEC else ()
-    if missing := [name for name in needed if name not in checkpoint.recipe]:
-        raise UserError(
-            path, f"its recipe lacks {missing[0]}", "convert it with `tespec weights convert`"
-        )
+    missing = ", ".join(name for name in needed if name not in checkpoint.recipe)
+    require(
+        not missing,
+        path,
+        f"its recipe lacks {missing}",
+        "convert it with `tespec weights convert`",
+    )
     backbone = contents.network(contents.settings["recurrent"])
     backbone.expect(checkpoint.representation)
     _load(backbone, checkpoint, path)
@@ -304,12 +307,12 @@ def histograms_of(recipe: Mapping[str, Any], where: object) -> HistogramSpec:
     Raises:
         UserError: the recipe lacks these settings, or they are invalid.
     """
-    if recipe.get(HISTOGRAMS) is None:
-        raise UserError(
-            where,
-            "does not say how events become histograms",
-            "use weights that this version trained on events",
-        )
+    require(
+        recipe.get(HISTOGRAMS) is not None,
+        where,
+        "does not say how events become histograms",
+        "use weights that this version trained on events",
+    )
     return build(HistogramSpec, recipe[HISTOGRAMS], f"{where}: {HISTOGRAMS}")
 
 
@@ -327,8 +330,8 @@ def pretraining_data_of(path: Path) -> PretrainingData:
         return PretrainingData(str(recipe.get("dataset", "")), sample=True)
     if recipe:
         return PretrainingData(str(recipe.get("data") or original_format(recipe).data))
-    file_format = recognise(read_tensors(path)[0])[1] or TESPEC
-    return PretrainingData(file_format.data)
+    _, file_format = recognise(read_tensors(path)[0])
+    return PretrainingData(file_format.data if file_format else "")
 
 
 def require_same_labels(
@@ -344,13 +347,13 @@ def require_same_labels(
     """
     recipe = weights.recipe
     seen = (recipe.get(TRAINED_ON), recipe.get("label_fraction"), recipe.get("frozen"))
-    if seen != (trained_on, settings.label_fraction, False):
-        raise UserError(
-            where,
-            "its backbone was not trained on the labels of this run (it was frozen, or of other "
-            "recordings or another label_fraction), so it is no positive control",
-            "give the model.safetensors of a run on the same data without --freeze",
-        )
+    require(
+        seen == (trained_on, settings.label_fraction, False),
+        where,
+        "its backbone was not trained on the labels of this run (it was frozen, or of other "
+        "recordings or another label_fraction), so it is no positive control",
+        "give the model.safetensors of a run on the same data without --freeze",
+    )
 
 
 class InspectedFile(NamedTuple):
@@ -458,8 +461,7 @@ def timm_state(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         for name, tensor in tensors.items()
         if name.startswith(("swin.", "resnet.", "vit."))
     }
-    if not state:
-        raise UserError("--to timm", "timm has no such network", "leave it out")
+    require(state, "--to timm", "timm has no such network", "leave it out")
     return state
 
 
@@ -483,13 +485,19 @@ def fetch(checkpoint: Path | None) -> Path | None:
         import timm
 
         where = f"--checkpoint {checkpoint}"
-        if not timm.is_model_pretrained(name):
-            what = "timm has no such weights"
-            raise UserError(where, what, "choose NAME from timm.list_pretrained()")
+        require(
+            timm.is_model_pretrained(name),
+            where,
+            "timm has no such weights",
+            "choose NAME from timm.list_pretrained()",
+        )
         try:
             network = timm.create_model(name, pretrained=True, num_classes=0)
         except Exception as error:  # exception types differ between versions of the hub's client
-            what = f"cannot be fetched ({type(error).__name__})"
-            raise UserError(where, what, "download the file elsewhere and give its path") from error
+            raise UserError(
+                where,
+                f"cannot be fetched ({type(error).__name__})",
+                "download the file elsewhere and give its path",
+            ) from error
         write_weights(path, network.state_dict(), {})
     return path

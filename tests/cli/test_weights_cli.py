@@ -32,8 +32,8 @@ def test_inspect_shows_the_format_the_parts_and_which_networks_it_fills(own, tmp
     assert (code, err) == (0, "")
     for part in (
         "lstms.3                     2 tensors",
-        "swin_micro, recurrent    yes: 125 of 125 tensors\n",
-        "swin_micro, feed-forward yes: 117 of 117 tensors\n",
+        "swin_micro, recurrent    yes: 125 of 125 tensors of the backbone\n",
+        "swin_micro, feed-forward yes: 117 of 117 tensors of the backbone\n",
         sha256_of(own),
         "method tespec",
     ):
@@ -45,7 +45,10 @@ def test_inspect_shows_the_format_the_parts_and_which_networks_it_fills(own, tmp
     )
     del tensors[gone]
     write_weights(half, tensors, RECIPE)
-    assert f"no: 124 of 125 tensors; {gone} is missing" in call("weights", "inspect", half)[1]
+    assert (
+        f"no: 124 of 125 tensors of the backbone; {gone} is missing"
+        in call("weights", "inspect", half)[1]
+    )
     code, out, err = call("weights", "convert", half, tmp_path / "out.safetensors")
     assert (code, out, err.count("\n"), f"{gone} is missing" in err) == (2, "", 1, True)
     assert not (tmp_path / "out.safetensors").exists()

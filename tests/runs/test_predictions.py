@@ -191,7 +191,7 @@ FILES = [
     ("ddd17", lambda path: image_of(path, PIXELS + 5), "{path}: 6,144 pixels are invalid, such as"),
     ("ddd17", lambda path: image_of(path, PIXELS[1:]), "{path}: holds uint8 of shape (63, 96); gi"),
     ("ddd17", lambda path: image_of(path, PIXELS.astype(np.uint16)), "holds uint16 of shape"),
-    ("mvsec", lambda path: image_of(path, PIXELS), "{path}: predicts the same label as "),
+    ("mvsec", lambda path: image_of(path, PIXELS), ": predicts the same label as "),
     ("mvsec", lambda path: depth_of(path, METRES * np.nan), "pixels are invalid, such as nan; gi"),
     ("mvsec", lambda path: depth_of(path, -METRES), "pixels are invalid, such as -1; give every"),
     ("mvsec", lambda path: depth_of(path, METRES.astype(float)), "holds float64 of shape (64, 80)"),

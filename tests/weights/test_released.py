@@ -404,7 +404,7 @@ def test_inspection_says_what_matched_and_what_the_tensors_do_not_show(tmp_path,
         "format   ecdp-vit: ECDP's ViT-S/16",
         "assumed  12 heads, norm epsilon 1e-6",
         "licence  none",
-        "vit_small_ecdp, feed-forward yes: 31 of 39 tensors; the necks (8 tensors) are randomly",
+        "vit_small_ecdp, feed-forward yes: 31 of 39 tensors of the backbone; the necks (8",
     ):
         assert part in out
 
