@@ -20,7 +20,7 @@ from tespec.comparison.records import (
 )
 from tespec.core.errors import UserError, one_line, require
 from tespec.core.signals import on_signals
-from tespec.plan.execute import end_with_parent
+from tespec.plan.execute import stop_with_parent
 from tespec.runs.setup import Setup
 
 FOLDERS = ("--reproduce", "--results", "--runs")
@@ -174,7 +174,7 @@ def run_to_end(command: Sequence[str]) -> int:
         Its exit code; 128 + N if signal N ended it.
     """
     # In a new session, Ctrl-C reaches only this process, so the command gets it once.
-    process = subprocess.Popen(command, start_new_session=True, preexec_fn=end_with_parent)
+    process = subprocess.Popen(command, start_new_session=True, preexec_fn=stop_with_parent)
 
     def pass_on(number: int, _: object) -> None:
         # SIGTERM stops a run as SIGUSR1 does, which torchrun does not pass on to its processes.

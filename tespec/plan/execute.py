@@ -145,13 +145,14 @@ def _start(
         # In a new session, Ctrl-C reaches only the parent, which then stops its jobs.
         process = subprocess.Popen(
             command, stdout=file, stderr=subprocess.STDOUT, env=environment, start_new_session=True,
-            preexec_fn=end_with_parent,
+            preexec_fn=stop_with_parent,
         )  # fmt: skip
     return Running(job, process, log_file, slot, time.monotonic())
 
 
-def end_with_parent() -> None:
-    """Make Linux send SIGTERM to this process when its parent dies, as with a closed terminal."""
+def stop_with_parent() -> None:
+    """Prepare a started process: SIGINT stops it, and on Linux the death of its parent does."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # shells let programs in the background ignore it
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 

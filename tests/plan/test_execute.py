@@ -81,22 +81,23 @@ def test_each_gpu_has_one_job_at_a_time(tmp_path):
 PARENT = """
 import signal, sys
 from pathlib import Path
-signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup has it ignored, a background shell SIGINT
-signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup has it ignored
+ignored = sys.argv[2] == "ignored"  # as in the background of a script
+signal.signal(signal.SIGINT, signal.SIG_IGN if ignored else signal.default_int_handler)
 from types import SimpleNamespace
 from tespec.plan.execute import run_all
 code = '''
 import os, signal, sys, time
 from pathlib import Path
 folder = Path(sys.argv[1])
-def save(*_):
-    (folder / "saved").touch()
-    sys.exit(130)
-signal.signal(signal.SIGINT, save)
 if (folder / "saved").exists():
     sys.exit(0)
-(folder / "pid").write_text(str(os.getpid()))
-time.sleep(300)
+try:
+    (folder / "pid").write_text(str(os.getpid()))
+    time.sleep(300)
+except KeyboardInterrupt:
+    (folder / "saved").touch()
+    sys.exit(130)
 '''
 jobs = [SimpleNamespace(name="long", key="long", upstream=None)]
 logs = Path(sys.argv[1]) / "logs"
@@ -112,9 +113,18 @@ def is_alive(pid):
     return state[0] != "Z"  # a zombie still has an entry but does not run
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
-def test_a_stopped_plan_leaves_no_job_behind_and_goes_on(tmp_path, number):
-    called = [sys.executable, "-c", PARENT, str(tmp_path)]
+@pytest.mark.parametrize(
+    ("number", "sigint"),
+    [
+        (signal.SIGINT, "handled"),
+        (signal.SIGTERM, "handled"),
+        (signal.SIGTERM, "ignored"),
+        (signal.SIGHUP, "handled"),
+        (signal.SIGKILL, "handled"),
+    ],
+)
+def test_a_stopped_plan_leaves_no_job_behind_and_goes_on(tmp_path, number, sigint):
+    called = [sys.executable, "-c", PARENT, str(tmp_path), sigint]
     with subprocess.Popen(called, cwd=REPOSITORY, stderr=subprocess.PIPE, text=True) as parent:
         pid = tmp_path / "pid"
         while not (pid.is_file() and pid.read_text()):
