@@ -16,7 +16,7 @@ from tespec.comparison.tables import (
     RECURRENT,
     Table,
     metric_titles,
-    selected,
+    state_selection,
 )
 from tespec.core.errors import UserError
 from tespec.core.settings import suggest
@@ -126,7 +126,7 @@ def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] = {
         grey=(False,) * len(data),
         name=f"gains_{baseline}",
     )
-    return selected(table, where)
+    return state_selection(table, where)
 
 
 def compare_evaluations(
