@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tespec.core.config import finetuning_settings
-from tespec.core.description import FILE, LEVELS, Description, read_description
+from tespec.core.description import FILE, LEVELS_ABOVE, Description, read_description
 from tespec.core.errors import UserError
 from tespec.core.progress import progress
 from tespec.core.settings import (
@@ -372,7 +372,7 @@ class LabelledDataset(ABC):
             path: file or folder.
             name: name of an official recording.
         """
-        parts = [part.casefold() for part in path.parts[-LEVELS:]]
+        parts = [part.casefold() for part in path.parts[-LEVELS_ABOVE:]]
         pattern = rf"(?<![a-z0-9]){re.escape(name.casefold())}(?![a-z0-9])"
         # The first condition is much faster.
         return any(name.casefold() in part and re.search(pattern, part) for part in parts)
