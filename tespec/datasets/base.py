@@ -208,16 +208,16 @@ class LabelledDataset(ABC):
             )
 
     def _refuse_repeated(self, splits: Mapping[str, Iterable[str]]) -> None:
-        first: dict[str, str] = {}
+        split_of: dict[str, str] = {}
         listed = ((split, name) for split, names in splits.items() for name in names)
         for split, name in listed:
-            if name != "*" and name in first:
+            if name != "*" and name in split_of:
                 raise UserError(
                     self.root,
-                    f"{name} is in {first[name]} and again in {split}",
+                    f"{name} is in {split_of[name]} and again in {split}",
                     "list it once, in one of the splits",
                 )
-            first[name] = split
+            split_of[name] = split
 
     def names(self, split: str) -> tuple[str, ...]:
         """Names of the recordings of a split."""
@@ -264,7 +264,7 @@ class LabelledDataset(ABC):
 
     @abstractmethod
     def open(self, files: RecordingFiles) -> LabelledRecording:
-        """Open one recording with its windows and labels; see `labelled`."""
+        """Open one recording with its windows and labels; see `labelled_recording`."""
 
     def labelled_recording(
         self,
@@ -286,8 +286,8 @@ class LabelledDataset(ABC):
             **more: other fields of `LabelledRecording`.
 
         Raises:
-            UserError: if the labels have another clock than the events, or more rows, or if their
-                times do not rise.
+            UserError: if the labels have another clock than the events, or more rows than the
+                sensor, or if their times do not rise.
         """
         facts = files.source.facts
         if region.height > facts.height:
