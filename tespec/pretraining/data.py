@@ -24,6 +24,7 @@ from tespec.models.backbone import reset
 
 NAMES_PER_LINE = 8
 VAL_RECORDINGS = 8  # at most
+FEW_RECORDINGS = 4  # at most, if only some frames are asked for
 VAL_WINDOWS = 900  # leading windows of each recording, at most
 VAL_IMAGES = 512
 VAL_PAIRS = 256
@@ -90,18 +91,18 @@ class EventData(_Data):
             skip_damaged: whether to skip unreadable recordings instead of refusing them.
 
         Raises:
-            UserError: if the validation recordings are too short.
+            UserError: if the validation recordings are too short for a validation batch.
         """
         self.split(root, skip_damaged)
         segments = self.settings.segments
         min_count = min(self.method.min_batch_size, self._val_lanes)
-        sequences = len(self._val_chunks())
-        if sequences < min_count:
+        chunks = self._val_chunks()
+        if len(chunks) < min_count:
             longest = max(map(len, self.held_out))
             option = f"--set segments={longest}" if 0 < longest < segments else "fewer segments"
             raise UserError(
                 root,
-                f"the validation recordings contain {sequences} sequences of {segments} windows, "
+                f"the validation recordings contain {len(chunks)} sequences of {segments} windows, "
                 f"fewer than {min_count}; the longest has {longest} windows of "
                 f"{self.settings.window_ms:g} ms",
                 f"use {option}, or longer recordings",
@@ -155,7 +156,7 @@ class EventData(_Data):
         """Return a batch of zeros, for estimating the cost of a step.
 
         Args:
-            lanes: number of sequences, images or pairs.
+            lanes: number of sequences.
             device: device of the batch, such as "meta".
         """
         shape = (lanes, self.settings.segments, 2 * self.settings.bins, *self.size)
@@ -175,10 +176,11 @@ class EventData(_Data):
     def _val_chunks(self, frames: int | None = None) -> list[tuple[Recording, int]]:
         """Recording and first window of each validation chunk; `frames` as in `val_batches`."""
         segments = self.settings.segments
-        recordings = [part for part in self.held_out if len(part) >= segments][:VAL_RECORDINGS]
+        long_enough = [recording for recording in self.held_out if len(recording) >= segments]
+        recordings = long_enough[:VAL_RECORDINGS]
         windows = VAL_WINDOWS
         if frames is not None:
-            recordings = recordings[:4]
+            recordings = recordings[:FEW_RECORDINGS]
             windows = max(segments, frames // len(recordings))
         return [
             (recording, first)
@@ -193,7 +195,7 @@ class EventData(_Data):
 
         Args:
             device: device of the batches.
-            frames: about how many frames to yield, from up to four recordings; None: all.
+            frames: about how many frames to yield, from `FEW_RECORDINGS` at most; None: all.
         """
         settings = self.settings
         chunks = self._val_chunks(frames)
@@ -293,8 +295,9 @@ class ImageData(_Data):
             device: device of the batches.
             frames: number of images, at most; None: `VAL_IMAGES`, or one of each class.
         """
-        by_class = groupby(sorted(self.images.held_out, key=self.images.label), self.images.label)
-        # an image of each class in turn
+        label_of = self.images.label
+        by_class = groupby(sorted(self.images.held_out, key=label_of), label_of)
+        # An image of each class in turn; classes with fewer images have None in the last rounds.
         rounds = list(zip_longest(*(list(paths) for _, paths in by_class)))
         limit = frames or max(VAL_IMAGES, len(rounds[0]))
         paths = [path for paths in rounds for path in paths if path][:limit]
@@ -377,8 +380,8 @@ class PairData(EventData):
         pairs = sum(map(len, self.held_out))
         batch_count = -(-pairs // min(self.settings.batch_size, VAL_BATCH))
         size = max(self.method.min_batch_size, pairs // batch_count)
-        unchanged = replace(self.settings.augmentation, flip=0.0, zoom=0.0)
-        settings = replace(self.settings, augmentation=unchanged, batch_size=size)
+        no_augmentation = replace(self.settings.augmentation, flip=0.0, zoom=0.0)
+        settings = replace(self.settings, augmentation=no_augmentation, batch_size=size)
         steps = images.PairBatches(self.held_out, settings, 0)
         for step in range(min(pairs, frames or pairs) // size):
             yield {name: value.to(device) for name, value in steps[step].items()}
