@@ -210,7 +210,8 @@ class LabelledRecording(Recording):
     ego_speed: NDArray[np.float32] | None = None
     left_out: int = 0  # number of labels on disk that the protocol leaves out
     start: int = 0  # of the recording in us, for protocols that leave out its beginning
-    files: tuple[Path, ...] = ()  # that the labels' times and, unless in `labels`, labels are from
+    # hashed files with the labels' times, and with labels whose checksums `labels` does not give
+    files: tuple[Path, ...] = ()
 
     def contents(self) -> Contents:
         """What determines histograms and labels, by name, whatever the length of windows."""
