@@ -20,7 +20,7 @@ from tespec.datasets.recording import downsampled_region
 from tespec.models import build_backbone
 from tespec.models.backbone import execute
 from tespec.pretraining.data import ImageData
-from tespec.pretraining.method import open_pretraining, pretrain_method
+from tespec.pretraining.method import objective_class, open_pretraining
 from tespec.registry import DATASETS, find_registered
 from tespec.runs.setup import Setup
 from tespec.tasks import find_task
@@ -73,7 +73,7 @@ def require_trainable(
             f"{setup.accumulate} gradient accumulation steps each",
             f"use --set {setting}={larger}, or another --accumulate",
         )
-    min_size = pretrain_method(settings).min_batch_size if isinstance(settings, Pretraining) else 1
+    min_size = objective_class(settings).min_batch_size if isinstance(settings, Pretraining) else 1
     size = batch_size // setup.accumulate
     require(
         size >= min_size,
@@ -252,7 +252,7 @@ def estimate_training(
     if isinstance(settings, Pretraining):
         data = open_pretraining(settings, None, size)
         with device:
-            network = pretrain_method(settings).from_data(data)
+            network = objective_class(settings).from_data(data)
         return TrainingEstimate(
             settings, network, data.size, lambda lanes: data.blank_batch(lanes, device)
         )
@@ -334,7 +334,7 @@ def _memory_remedies(estimate: TrainingEstimate, setup: Setup, available: float)
     processes = world_size()
     remedies = ["--profile sample"] if settings.profile == "paper" else []
     lanes = settings.batch_size // processes
-    min_size = pretrain_method(settings).min_batch_size if isinstance(settings, Pretraining) else 1
+    min_size = objective_class(settings).min_batch_size if isinstance(settings, Pretraining) else 1
     # the most micro-batches into which the lanes of this process can be divided
     parts = max(n for n in range(1, max(1, lanes // min_size) + 1) if lanes % n == 0)
     for recompute in (True, False):
@@ -364,7 +364,7 @@ def input_size(settings: Settings, dataset: str, sensor: Size | None = None) -> 
         UserError: nothing gives the size of the sensor.
     """
     if isinstance(settings, Pretraining) and issubclass(
-        pretrain_method(settings).data_type, ImageData
+        objective_class(settings).data_type, ImageData
     ):
         return open_pretraining(settings, None).size
     stated: Size | None = settings.sensor or sensor
