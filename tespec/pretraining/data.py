@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from tespec.core.errors import UserError
+from tespec.core.errors import UserError, require
 from tespec.core.hashes import Contents
 from tespec.core.settings import Pretraining, Size
 from tespec.datasets import images
@@ -61,16 +61,19 @@ class _Data:
         self.cfg = cfg
         if size is not None:
             self.size = size
-        if settings.recurrent and self.unordered:
-            raise UserError(
-                "recurrent", f"{self.unordered} have no order in time", "set it to false"
-            )
-        if settings.recurrent and settings.sampling == "random" and settings.segments == 1:
-            raise UserError(
-                "recurrent",
-                "chunks of one window have no state to carry, so memory is not trained",
-                "set sampling to stream, or segments to 2 or more",
-            )
+        require(
+            not (settings.recurrent and self.unordered),
+            "recurrent",
+            f"{self.unordered} have no order in time",
+            "set it to false",
+        )
+        carries_no_state = settings.sampling == "random" and settings.segments == 1
+        require(
+            not (settings.recurrent and carries_no_state),
+            "recurrent",
+            "chunks of one window have no state to carry, so memory is not trained",
+            "set sampling to stream, or segments to 2 or more",
+        )
 
 
 class EventData(_Data):
@@ -255,10 +258,12 @@ class ImageData(_Data):
         self.root = root
         self.images = images.open_images(root)
         min_count = self.method.min_batch_size
-        if len(self.images.held_out) < min_count:
-            raise UserError(
-                root, f"fewer than {min_count} images are left for validation", "add images"
-            )
+        require(
+            len(self.images.held_out) >= min_count,
+            root,
+            f"fewer than {min_count} images are left for validation",
+            "add images",
+        )
         self.notes = tuple(_skipped(self.images))
 
     def contents(self) -> Contents:
@@ -335,24 +340,24 @@ class PairData(EventData):
             UserError: if the recordings have no images, or too few pairs.
         """
         # before the recordings are packed
-        if not any((path / IMAGES).is_dir() for path in find_recordings(root)):
-            raise UserError(
-                root,
-                f"no recording has images in {IMAGES}/",
-                "give recordings of the DDD17 archive",
-            )
+        require(
+            any((path / IMAGES).is_dir() for path in find_recordings(root)),
+            root,
+            f"no recording has images in {IMAGES}/",
+            "give recordings of the DDD17 archive",
+        )
         self.split(root, skip_damaged)
         window_ms = self.settings.window_ms
         self.train = images.pair_with_frames(self.train, window_ms)
         pairs = images.pair_with_frames(self.held_out, window_ms)
         self.held_out = images.subsample(pairs, VAL_PAIRS)
         min_count = self.method.min_batch_size
-        if sum(map(len, self.held_out)) < min_count:
-            raise UserError(
-                root,
-                f"fewer than {min_count} pairs are left for validation",
-                "use longer recordings, or more of them",
-            )
+        require(
+            sum(map(len, self.held_out)) >= min_count,
+            root,
+            f"fewer than {min_count} pairs are left for validation",
+            "use longer recordings, or more of them",
+        )
 
     def steps(self, seed: int, shard: Shard = FULL_BATCH) -> images.PairBatches:
         """Return the training batches, indexed by step.
