@@ -137,10 +137,10 @@ def make_tables(
     runs, left_out = select(frame, where, by, ["pretraining_overrides"])
     numbers = average(runs, by)
     published = _published(where, by)
-    is_varied = "pretraining_overrides" in {*where, by}
-    # Rows of changed pre-trainings are for ablations, unless the selection names the changes.
-    ablated = runs[(runs["pretraining_overrides"] != "") & (not is_varied)]
-    not_compared = pd.concat([left_out, ablated.assign(reason="pretraining_overrides")[LEFT_OUT]])
+    changes = "pretraining_overrides"
+    # Changed pre-trainings are only in ablations, unless the selection is by their changes.
+    ablated = runs[(runs[changes] != "") & (changes not in {*where, by})]
+    not_compared = pd.concat([left_out, ablated.assign(reason=changes)[LEFT_OUT]])
     compared = numbers[~numbers["cell"].isin(ablated["cell"])]
     evaluated = compared.loc[compared["kind"].isin(["evaluation", "predictions"]), "task"]
     tasks = sorted({*evaluated} - {*paper.task_titles()})
@@ -172,16 +172,23 @@ def make_tables(
             notes += [AVERAGED, *machines]
         notes += _notes(name, rows, runs[runs["cell"].isin(rows["cell"])])
         notes += notes_on(frame, hidden[hidden["task"].isin(layout.tasks)])
-        is_behind = measured_data["cell"].isin(rows["cell"])
-        data = measured_data[is_behind & measured_data["metric"].isin(layout.metrics)]
-        if len(of_paper):  # otherwise, whole numbers stay whole
-            data = pd.concat([of_paper, data])[CSV_COLUMNS]
+        data = _data_behind(rows, layout.metrics, measured_data, of_paper)
         table = arrange(layout, shown, notes, data)
         tables.append(state_selection(table._replace(name=name), where, by, measured))
     remedy = f"run `tespec run` first{''.join(f' ({note})' for note in notes_on(frame, left_out))}"
     require(len(tables) >= len(only), f"--only {' '.join(only)}", "has no measured results", remedy)
     require(tables, "tables", "no evaluations to show", remedy)
     return tables
+
+
+def _data_behind(
+    rows: pd.DataFrame, metrics: Iterable[str], measured: pd.DataFrame, published: pd.DataFrame
+) -> pd.DataFrame:
+    """Select the numbers behind a table: those of its runs, below the published ones."""
+    is_behind = measured["cell"].isin(rows["cell"]) & measured["metric"].isin([*metrics])
+    if published.empty:  # whole numbers stay whole
+        return measured[is_behind]
+    return pd.concat([published, measured[is_behind]])[CSV_COLUMNS]
 
 
 def state_selection(
