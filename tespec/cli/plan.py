@@ -188,6 +188,31 @@ def plan(
     return 1 if failed or problems or count < len(jobs) else 0
 
 
+def with_options(plan: Plan, options: Options) -> Plan:
+    """Replace fields of a plan by the values of the command line, which extend `set`.
+
+    Raises:
+        UserError: weights of --checkpoints are missing.
+    """
+    pairs = (checkpoint.partition("=") for checkpoint in options.checkpoints)
+    checkpoints = plan.checkpoints | {method: Path(path) for method, _, path in pairs}
+    for method, path in checkpoints.items():
+        require(
+            path.is_file(),
+            f"checkpoints {method}={path}",
+            "is not METHOD=FILE with an existing file",
+            "check the path",
+        )
+    return replace(
+        plan,
+        set=(*plan.set, *options.changes),
+        checkpoints=checkpoints,
+        data=options.data or plan.data,
+        accumulate=options.accumulate or plan.accumulate,
+        profile=options.profile or (plan.profile and read_config("profiles", plan.profile)),
+    )
+
+
 def print_progress(plan: Plan, jobs: Sequence[Job], missing: Sequence[Job]) -> None:
     """Print how many runs of a plan are done, and how many pre-trainings the others need first.
 
@@ -249,7 +274,7 @@ def print_hours(jobs: Sequence[Job]) -> None:
             same_cost[replace(job.cell, method="any", method_version=1, start="")].append(job)
     total = 0.0
     for cell, same in same_cost.items():
-        name = f"{cell.task}, {cell.arch}, {cell.backbone}{', frozen' * cell.frozen}"
+        name = f"{cell.task}, {cell.arch}, {cell.backbone}{', frozen' if cell.frozen else ''}"
         changes, _ = split_changes(same[0].set)
         settings = finetuning_settings(
             cell.task, cell.arch, cell.profile, changes, network=cell.backbone, frozen=cell.frozen
@@ -269,31 +294,6 @@ def print_hours(jobs: Sequence[Job]) -> None:
         )
     if same_cost:
         print(f"fine-tunings: {total:.1f} h of an H100, without data loading and pre-trainings")
-
-
-def with_options(plan: Plan, options: Options) -> Plan:
-    """Replace fields of a plan by the values of the command line, which extend `set`.
-
-    Raises:
-        UserError: weights of --checkpoints are missing.
-    """
-    pairs = (checkpoint.partition("=") for checkpoint in options.checkpoints)
-    checkpoints = plan.checkpoints | {method: Path(path) for method, _, path in pairs}
-    for method, path in checkpoints.items():
-        require(
-            path.is_file(),
-            f"checkpoints {method}={path}",
-            "is not METHOD=FILE with an existing file",
-            "check the path",
-        )
-    return replace(
-        plan,
-        set=(*plan.set, *options.changes),
-        checkpoints=checkpoints,
-        data=options.data or plan.data,
-        accumulate=options.accumulate or plan.accumulate,
-        profile=options.profile or (plan.profile and read_config("profiles", plan.profile)),
-    )
 
 
 def require_data(plan: Plan, missing: Sequence[Job]) -> None:
