@@ -47,7 +47,7 @@ ROW = [
 ]
 COLUMN = [name for name in FACTS if name not in ("task", *ROW)] + ["frames", "data_fingerprint"]
 LEVELS = [*COLUMN, *ROW, "evaluation", "seed", "pretraining_seed", "weights", "machine", "revision"]
-PROTOCOL = ["label_fraction", "frozen"]  # `evaluation` is made of these
+OF_EVALUATION = ["label_fraction", "frozen"]  # `evaluation` is made of these
 # Values that tables show, of all frames, unless a filter or `by` names the column.
 DEFAULTS = {
     "split": "test",
@@ -243,7 +243,7 @@ def _facts_of_run(record: Record) -> dict[str, Any]:
     title = record.facts.get("title", record.cell.method)
     citations = [f"({citation})" for citation in _author(record)[1:] if citation]
     augmentation = record.config.get("test_time_augmentation", "none")
-    # of predictions, the cell alone says it
+    # The config of predictions has no such setting; their cell names the augmentation.
     augmentation = record.cell.overrides.get("test_time_augmentation", augmentation)
     return {
         **record.cost,
@@ -359,7 +359,7 @@ def select(
             known = filter(None, map(as_text, chosen[key].unique()))
             raise UserError(f"{key}={pattern}", "matches no results", suggest(pattern, known))
         chosen = chosen[is_match]
-    named = {*where, by, *free} | ({*PROTOCOL} if "evaluation" in {*where, by} else set())
+    named = {*where, by, *free} | ({*OF_EVALUATION} if "evaluation" in {*where, by} else set())
     if "frames" not in named:
         chosen = chosen[chosen["frames"] == ALL_FRAMES]
     reasons = pd.Series("", chosen.index, dtype=object)
@@ -397,7 +397,7 @@ def _named(chosen: pd.DataFrame, by: str) -> pd.DataFrame:
 
     The values of `by` are headings of their own, and so are not in the names.
     """
-    level = {by, *(PROTOCOL if by == "evaluation" else [])}
+    level = {by, *(OF_EVALUATION if by == "evaluation" else [])}
     cells = chosen[[*OF_CELL, "title", "frames"]].drop_duplicates(["cell", "frames"])
     title = cells["title"].where(cells["title"] != "", cells["method"])
     changed = cells["pretraining_overrides"]

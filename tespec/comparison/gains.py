@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pandas as pd
 
 from tespec.comparison import statistics
-from tespec.comparison.frame import COLUMN, MEASURED, PROTOCOL, notes_on, remarks, select
+from tespec.comparison.frame import COLUMN, MEASURED, OF_EVALUATION, notes_on, remarks, select
 from tespec.comparison.published import task_titles
 from tespec.comparison.records import REPORTED
 from tespec.comparison.tables import (
@@ -150,7 +150,7 @@ def compare_evaluations(
     option = f"--rank {','.join(evaluations)}"
     runs, hidden = _main_scores(frame, {"evaluation": "*", **where}, option)
     runs["method"] = runs["row"].mask(runs["method"] == BASELINE, BASELINE)
-    settings = [name for name in COLUMN if name not in PROTOCOL]
+    settings = [name for name in COLUMN if name not in OF_EVALUATION]
     lines = []
     for _, network in runs.groupby(["task", "metric", *settings, "arch", "backbone"]):
         first, second = (network[network["evaluation"] == name] for name in evaluations)

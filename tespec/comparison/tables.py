@@ -18,7 +18,7 @@ from tespec.comparison.frame import (
     DEFAULTS,
     LEFT_OUT,
     MEASURED,
-    PROTOCOL,
+    OF_EVALUATION,
     REPRODUCED,
     RESCORED,
     ROW,
@@ -222,8 +222,8 @@ def _file_name(name: str) -> str:
 def _published(where: Mapping[str, str], by: str) -> pd.DataFrame:
     """Filter the published numbers like the measured ones, and name their columns."""
     published = paper.published_frame()
-    lifted = {by, *(PROTOCOL if "evaluation" in {*where, by} else [])}
-    for key in (*PROTOCOL, "evaluation"):
+    lifted = {by, *(OF_EVALUATION if "evaluation" in {*where, by} else [])}
+    for key in (*OF_EVALUATION, "evaluation"):
         if key in where or key not in lifted:
             pattern = where.get(key, as_text(DEFAULTS.get(key, "*")))
             published = published[matches(published[key], pattern)]
