@@ -31,7 +31,7 @@ PACK_AGAIN = "pack the recording again, or copy the store again"
 LONGEST_HOURS = 8  # with an index of 0.2 GB; a longer recording has a damaged timestamp
 LATEST = 10**17  # us since 1970: the year 5138; today's time in nanoseconds is a larger number
 MILLISECOND = 1000  # us
-BLOCK = 1 << 12  # events counted per block; the indices of their cells stay in the L1 cache
+CACHE_BLOCK = 1 << 12  # events counted per block; the indices of their cells stay in the L1 cache
 MAX_COUNT = 10  # largest count
 
 X_BITS, Y_BITS = 11, 10
@@ -365,13 +365,13 @@ def _count_words(words, ends, rows, columns, histogram):  # type: ignore[no-unty
     bins, height, width = len(ends) - 1, histogram.shape[1], histogram.shape[2]
     counts = histogram.reshape(-1)
     positive, stride = np.uint64(bins * height * width), np.uint64(width)
-    cells = np.empty(BLOCK, np.uint32)
-    visible, unused = np.empty(BLOCK, np.uint32), np.empty(BLOCK, np.uint32)
+    cells = np.empty(CACHE_BLOCK, np.uint32)
+    visible, unused = np.empty(CACHE_BLOCK, np.uint32), np.empty(CACHE_BLOCK, np.uint32)
     for k in range(bins):
         _clear(histogram, k)
         first = np.uint64(k * height * width)
-        for begin in range(ends[k], ends[k + 1], BLOCK):
-            block = words[begin : min(begin + BLOCK, ends[k + 1])]
+        for begin in range(ends[k], ends[k + 1], CACHE_BLOCK):
+            block = words[begin : min(begin + CACHE_BLOCK, ends[k + 1])]
             count = _locate(block, rows[0], columns[0], first, positive, stride, cells, visible)
             _add(counts, cells, count)
             # A word is at the other rows and columns only if it is at the first.
@@ -400,13 +400,13 @@ def count_events(x, y, p, ends, histogram):  # type: ignore[no-untyped-def]
     area = histogram.shape[1] * histogram.shape[2]
     width = np.uint32(histogram.shape[2])
     counts = histogram.reshape(-1)
-    cells = np.empty(BLOCK, np.uint32)
+    cells = np.empty(CACHE_BLOCK, np.uint32)
     for k in range(bins):
         first, positive = np.uint32(k * area), np.uint32(bins * area)
         _clear(histogram, k)
-        for begin in range(ends[k], ends[k + 1], BLOCK):
+        for begin in range(ends[k], ends[k + 1], CACHE_BLOCK):
             # Slices from zero: their loop is vectorised.
-            block = slice(begin, min(begin + BLOCK, ends[k + 1]))
+            block = slice(begin, min(begin + CACHE_BLOCK, ends[k + 1]))
             xs = x[block]
             ys = y[block]
             ps = p[block]
