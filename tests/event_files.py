@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tespec.core.errors import UserError
 from tespec.events import Events, open_events
-from tespec.events.packing import load
+from tespec.events.packing import pack_in_memory
 from tespec.events.readers import Reader
 
 HEIGHT, WIDTH = 6, 8
@@ -144,7 +144,9 @@ def reader_of(path, *chunks, height=HEIGHT, width=WIDTH):
 
 
 def in_memory(x, y, t, p, height=HEIGHT, width=WIDTH):
-    return load(Reader(Path("arrays"), height, width, len(t), lambda: iter([Events(x, y, t, p)])))
+    return pack_in_memory(
+        Reader(Path("arrays"), height, width, len(t), lambda: iter([Events(x, y, t, p)]))
+    )
 
 
 def whole(stream):

@@ -4,7 +4,7 @@ import os
 import shlex
 import time
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -27,9 +27,19 @@ from tespec.core.config import finetuning_settings, names, split_changes
 from tespec.core.errors import UserError, require
 from tespec.core.paths import RESULTS, RUNS
 from tespec.core.progress import log
-from tespec.plan import jobs as plans
 from tespec.plan.execute import make_executor, run_all, sbatch_script
-from tespec.plan.jobs import Job, Plan
+from tespec.plan.jobs import (
+    Job,
+    Plan,
+    command,
+    expand,
+    finished_runs,
+    missing_jobs,
+    read_plan,
+    require_weights,
+    select,
+    weights_path,
+)
 from tespec.registry import register_methods
 from tespec.runs.setup import Advanced, NonNegativeInt, PositiveInt, Setup
 
@@ -146,41 +156,28 @@ def plan(
     stops; the same command resumes. `plan demo` takes a few minutes. docs/running.md describes plan
     files.
     """
-    named = plans.read_plan(name)  # first, since importing the methods takes seconds
+    named = read_plan(name)  # first, since importing the methods takes seconds
     register_methods(options.plugins)
-    plan = changed(named, options)
-    jobs = plans.select(plans.expand(plan, options.seeds), options.only)
-    plans.require_weights(plan, jobs)
-    finished, problems = plans.finished_runs(jobs, options.results)
+    plan = with_options(named, options)
+    jobs = select(expand(plan, options.seeds), options.only)
+    require_weights(plan, jobs)
+    finished, problems = finished_runs(jobs, options.results)
     for problem in problems:
         log(f"skipped: {problem}")
-    missing = plans.missing_jobs(jobs, finished, options.runs)
-    left = {job.key for job in missing}
-    done = [job for job in jobs if job.key not in left]
-    first = len(missing) - len(jobs) + len(done)
-    before = f", {first} pre-trainings come first" if first else ""
-    print(f"{plan.title}: {len(done)} of {len(jobs)} runs done{before}")
+    missing = missing_jobs(jobs, finished, options.runs)
+    print_progress(plan, jobs, missing)
     if options.status:
-        print_status(jobs, set(done))
+        print_status(jobs, missing)
         return 1 if problems else 0
     if options.dry_run:
-        if options.cluster == "slurm":
-            print(sbatch_script(make_executor("slurm", options.slurm, options.runs / "logs")))
-        for job in missing:
-            print(shlex.join(["tespec", *arguments_of(job, finished, options)]))
+        print_commands(missing, finished, options)
         print_hours(missing)
         return 0
-    folders = {job.data for job in missing if job.data != SAMPLE}
-    if absent := [folder for folder in sorted(folders) if not Path(folder).exists()]:
-        raise UserError(
-            ", ".join(absent),
-            f"the data of plan {plan.name} is missing",
-            "give --data DIR, --data sample, or --checkpoints METHOD=FILE to skip pre-training",
-        )
+    require_data(plan, missing)
     failed = run_jobs(plan, missing, finished, options) if missing else {}
     for job_name, reason in failed.items():
         print(f"failed: {job_name}: {reason}")
-    finished, _ = plans.finished_runs([*jobs, *missing], options.results)
+    finished, _ = finished_runs([*jobs, *missing], options.results)
     for job in missing:
         if job.cell.kind == "pretraining" and job.key in finished:
             print_pretraining(finished[job.key], options.results)
@@ -191,59 +188,7 @@ def plan(
     return 1 if failed or problems or count < len(jobs) else 0
 
 
-def print_status(jobs: Sequence[Job], done: Collection[Job]) -> None:
-    """Print the numbers of finished and of all runs by method and task.
-
-    Args:
-        jobs: all runs.
-        done: the finished ones.
-    """
-    import pandas as pd
-
-    rows = [(job.cell.method, job.cell.task, job in done) for job in jobs]
-    frame = pd.DataFrame(rows, columns=["method", "task", "done"])
-    cells = frame.groupby(["method", "task"], sort=False)["done"]
-    counts = cells.agg(lambda runs: f"{runs.sum()}/{len(runs)}").unstack(fill_value="-")
-    print(counts.rename_axis(index=None, columns=None).to_string())
-
-
-def print_hours(jobs: Sequence[Job]) -> None:
-    """Print the estimated hours of fine-tunings on real data, with evaluation, on one H100.
-
-    Args:
-        jobs: missing runs of a plan.
-    """
-    from tespec.runs.cost import estimate_training, evaluated_windows, input_size
-
-    same_cost: dict[Cell, list[Job]] = defaultdict(list)
-    for job in jobs:
-        if job.cell.kind == "evaluation" and job.cell.data != SAMPLE:
-            same_cost[replace(job.cell, method="any", method_version=1, start="")].append(job)
-    total = 0.0
-    for cell, same in same_cost.items():
-        name = f"{cell.task}, {cell.arch}, {cell.backbone}{', frozen' * cell.frozen}"
-        changes, _ = split_changes(same[0].set)
-        settings = finetuning_settings(
-            cell.task, cell.arch, cell.profile, changes, network=cell.backbone, frozen=cell.frozen
-        )
-        try:
-            estimate = estimate_training(settings, input_size(settings, cell.task))
-            cost = estimate.cost(Setup())
-        except UserError as error:
-            print(f"{name}: hours unknown: {error}")
-            continue
-        windows = evaluated_windows(settings)
-        hours = estimate.hours(cost, "H100 SXM", windows)
-        total += len(same) * hours
-        print(
-            f"{name}: {len(same)} x {hours:.2f} h of an H100, with {windows:,} windows of "
-            "evaluation"
-        )
-    if same_cost:
-        print(f"fine-tunings: {total:.1f} h of an H100, without data loading and pre-trainings")
-
-
-def changed(plan: Plan, options: Options) -> Plan:
+def with_options(plan: Plan, options: Options) -> Plan:
     """Replace fields of a plan by the values of the command line, which extend `set`.
 
     Raises:
@@ -268,6 +213,109 @@ def changed(plan: Plan, options: Options) -> Plan:
     )
 
 
+def print_progress(plan: Plan, jobs: Sequence[Job], missing: Sequence[Job]) -> None:
+    """Print how many runs of a plan are done, and how many pre-trainings the others need first.
+
+    Args:
+        plan: the plan.
+        jobs: all of its runs.
+        missing: those that have to run, with the runs that they start from.
+    """
+    runs = {job.key for job in jobs}
+    left = {job.key for job in missing}
+    first = len(left - runs)
+    before = f", {first} pre-trainings come first" if first else ""
+    print(f"{plan.title}: {len(runs - left)} of {len(runs)} runs done{before}")
+
+
+def print_status(jobs: Sequence[Job], missing: Sequence[Job]) -> None:
+    """Print the numbers of finished and of all runs by method and task.
+
+    Args:
+        jobs: all runs.
+        missing: those that have to run, with the runs that they start from.
+    """
+    import pandas as pd
+
+    left = {job.key for job in missing}
+    rows = [(job.cell.method, job.cell.task, job.key not in left) for job in jobs]
+    frame = pd.DataFrame(rows, columns=["method", "task", "done"])
+    cells = frame.groupby(["method", "task"], sort=False)["done"]
+    counts = cells.agg(lambda done: f"{done.sum()}/{len(done)}").unstack(fill_value="-")
+    print(counts.rename_axis(index=None, columns=None).to_string())
+
+
+def print_commands(missing: Sequence[Job], finished: dict[Key, Record], options: Options) -> None:
+    """Print the commands of missing runs, after the script that submits them with SLURM.
+
+    Args:
+        missing: runs of a plan, pre-trainings first.
+        finished: records by key.
+        options: of the plan.
+    """
+    if options.cluster == "slurm":
+        print(sbatch_script(make_executor("slurm", options.slurm, options.runs / "logs")))
+    for job in missing:
+        print(shlex.join(["tespec", *arguments_of(job, finished, options)]))
+
+
+def print_hours(jobs: Sequence[Job]) -> None:
+    """Print the estimated hours of fine-tunings on real data, with evaluation, on one H100.
+
+    Args:
+        jobs: missing runs of a plan.
+    """
+    from tespec.runs.cost import estimate_training, evaluated_windows, input_size
+
+    same_cost: dict[Cell, list[Job]] = defaultdict(list)
+    for job in jobs:
+        if job.cell.kind == "evaluation" and job.cell.data != SAMPLE:
+            # Methods differ in their initial weights only.
+            same_cost[replace(job.cell, method="any", method_version=1, start="")].append(job)
+    total = 0.0
+    for cell, same in same_cost.items():
+        name = f"{cell.task}, {cell.arch}, {cell.backbone}{', frozen' if cell.frozen else ''}"
+        changes, _ = split_changes(same[0].set)
+        settings = finetuning_settings(
+            cell.task, cell.arch, cell.profile, changes, network=cell.backbone, frozen=cell.frozen
+        )
+        try:
+            estimate = estimate_training(settings, input_size(settings, cell.task))
+            cost = estimate.cost(Setup())
+        except UserError as error:
+            print(f"{name}: hours unknown: {error}")
+            continue
+        windows = evaluated_windows(settings)
+        hours = estimate.hours(cost, "H100 SXM", windows)
+        total += len(same) * hours
+        print(
+            f"{name}: {len(same)} x {hours:.2f} h of an H100, with {windows:,} windows of "
+            "evaluation"
+        )
+    if same_cost:
+        print(f"fine-tunings: {total:.1f} h of an H100, without data loading and pre-trainings")
+
+
+def require_data(plan: Plan, missing: Sequence[Job]) -> None:
+    """Refuse a plan of which a missing run has no data.
+
+    Args:
+        plan: the plan, for the message.
+        missing: its missing runs.
+
+    Raises:
+        UserError: a folder of data does not exist.
+    """
+    folders = {job.data for job in missing if job.data != SAMPLE}
+    absent = [folder for folder in sorted(folders) if not Path(folder).exists()]
+    require(
+        not absent,
+        ", ".join(absent),
+        f"the data of plan {plan.name} is missing",
+        "give --data DIR, --data sample, or --checkpoints METHOD=FILE to skip pre-training",
+    )
+
+
 def arguments_of(job: Job, finished: dict[Key, Record], options: Options) -> list[str]:
     """Arguments of `tespec` for a job, without its folders.
 
@@ -281,9 +329,9 @@ def arguments_of(job: Job, finished: dict[Key, Record], options: Options) -> lis
     checkpoint: Path | str | None = None
     if start and (start.cell.data != SAMPLE or job.cell.kind == "control"):
         record = finished.get(start.key)
-        missing = f"WEIGHTS_OF_{start.name}"
-        checkpoint = plans.weights_path(record, options.runs) if record else missing
-    words = plans.command(job, checkpoint)
+        placeholder = f"WEIGHTS_OF_{start.name}"
+        checkpoint = weights_path(record, options.runs) if record else placeholder
+    words = command(job, checkpoint)
     # A finished fine-tuning is missing only if a control needs its weights.
     words += ["--overwrite"] if job.cell.kind == "evaluation" and job.key in finished else []
     words += [word for file in options.plugins for word in ("--import", str(file))]
@@ -291,13 +339,13 @@ def arguments_of(job: Job, finished: dict[Key, Record], options: Options) -> lis
 
 
 def run_jobs(
-    plan: Plan, jobs: Sequence[Job], finished: dict[Key, Record], options: Options
+    plan: Plan, missing: Sequence[Job], finished: dict[Key, Record], options: Options
 ) -> dict[str, str]:
     """Run jobs in parallel.
 
     Args:
         plan: the plan.
-        jobs: its missing runs, pre-trainings first.
+        missing: its missing runs, pre-trainings first.
         finished: records by key, before the start.
         options: of the plan.
 
@@ -308,32 +356,48 @@ def run_jobs(
     threads = ["--threads", str(plan.threads)] if plan.threads else []
 
     def arguments(job: Job) -> list[str]:
-        new, _ = plans.finished_runs([job.upstream] if job.upstream else [], options.results)
+        new, _ = finished_runs([job.upstream] if job.upstream else [], options.results)
         words = arguments_of(job, finished | new, options)
         return ["-m", "tespec.cli", *words, *folders, *threads]
 
     logs = options.runs / "logs" / plan.name
     cluster = options.cluster
     executor = make_executor(cluster, options.slurm, logs / "submitted") if cluster else None
-    slots = [""] * (options.processes or min(plan.at_once, os.cpu_count() or 1))
-    if options.gpus:
-        import torch
-
-        gpus = [str(i) for i in range(torch.cuda.device_count())]
-        # Of several parts of a GPU (MIG) in CUDA_VISIBLE_DEVICES, torch counts one.
-        if gpus and (visible := os.environ.get("CUDA_VISIBLE_DEVICES")):
-            gpus = visible.split(",")
-        require(
-            len(gpus) >= options.gpus,
-            f"--gpus {options.gpus}",
-            f"torch can use {len(gpus)} GPUs of this machine",
-            "give at most this number, or omit --gpus to run on the CPU",
-        )
-        slots = [gpus[i % options.gpus] for i in range(options.processes or options.gpus)]
+    slots = choose_slots(plan, options)
     start_time = time.monotonic()
-    failed = run_all(jobs, arguments, logs, slots, executor)
-    log(f"{len(jobs)} runs in {(time.monotonic() - start_time) / 60:.1f} min")
+    failed = run_all(missing, arguments, logs, slots, executor)
+    log(f"{len(missing)} runs in {(time.monotonic() - start_time) / 60:.1f} min")
     return failed
+
+
+def choose_slots(plan: Plan, options: Options) -> list[str]:
+    """Choose how many runs are computed at once, and the GPU of each.
+
+    Args:
+        plan: the plan.
+        options: of the plan.
+
+    Returns:
+        One entry per concurrent run: the index or name of its GPU, "" if torch chooses the device.
+
+    Raises:
+        UserError: the machine has fewer GPUs than `--gpus`.
+    """
+    if not options.gpus:
+        return [""] * (options.processes or min(plan.at_once, os.cpu_count() or 1))
+    import torch
+
+    gpus = [str(i) for i in range(torch.cuda.device_count())]
+    # Of several parts of a GPU (MIG) in CUDA_VISIBLE_DEVICES, torch counts one.
+    if gpus and (visible := os.environ.get("CUDA_VISIBLE_DEVICES")):
+        gpus = visible.split(",")
+    require(
+        len(gpus) >= options.gpus,
+        f"--gpus {options.gpus}",
+        f"torch can use {len(gpus)} GPUs of this machine",
+        "give at most this number, or omit --gpus to run on the CPU",
+    )
+    return [gpus[i % options.gpus] for i in range(options.processes or options.gpus)]
 
 
 def print_pretraining(record: Record, results: Path) -> None:

@@ -8,7 +8,15 @@ import pandas as pd
 
 from tespec.comparison.frame import notes_on, select
 from tespec.comparison.published import NONE, read_published
-from tespec.comparison.tables import DATA, PUBLISHED, Layout, Number, Table, arranged, selected
+from tespec.comparison.tables import (
+    CSV_COLUMNS,
+    PUBLISHED,
+    Layout,
+    Number,
+    Table,
+    arrange,
+    state_selection,
+)
 
 NAME = "cost"
 PRETRAINING = "pretraining"
@@ -54,9 +62,9 @@ def cost_table(
             mean |= zip(keys, names, strict=True)
             numbers.append(facts | mean | {"is_measured": True})
     data = pd.DataFrame(numbers)
-    data = data.assign(metric=data["quantity"], source=data["column"]).reindex(columns=DATA)
+    data = data.assign(metric=data["quantity"], source=data["column"]).reindex(columns=CSV_COLUMNS)
     shown = [number for number in numbers if number["is_measured"] or not measured] or numbers
     labels = {"group": "Group", "label": "Quantity", "network": "Backbone"}
     layout = Layout(content["title"], labels, content["columns"], {"": ""})
-    table = arranged(layout, shown, [*NOTES, *notes_on(frame, left_out)], data)
-    return selected(table._replace(name=NAME), where, measured=measured)
+    table = arrange(layout, shown, [*NOTES, *notes_on(frame, left_out)], data)
+    return state_selection(table._replace(name=NAME), where, measured=measured)

@@ -47,7 +47,7 @@ ROW = [
 ]
 COLUMN = [name for name in FACTS if name not in ("task", *ROW)] + ["frames", "data_fingerprint"]
 LEVELS = [*COLUMN, *ROW, "evaluation", "seed", "pretraining_seed", "weights", "machine", "revision"]
-PROTOCOL = ["label_fraction", "frozen"]  # `evaluation` is made of these
+OF_EVALUATION = ["label_fraction", "frozen"]  # `evaluation` is made of these
 # Values that tables show, of all frames, unless a filter or `by` names the column.
 DEFAULTS = {
     "split": "test",
@@ -56,17 +56,18 @@ DEFAULTS = {
     "overrides": "",
     "pretraining_overrides": "",
 }
-# Facts within which a table shows the last value of a column, by the order of another column.
-SETTING = ["kind", "task", "data", "profile", "pretraining_overrides"]
-SHARED = sorted(
+# Of results that share the first columns, a table shows the version that is the last by the order
+# of the column behind them.
+SAME_SETTING = ["kind", "task", "data", "profile", "pretraining_overrides"]
+SAME_BUT_VERSION = sorted(
     {*ROW, *COLUMN, "task", "author"}
     - {"results_version", "task_version", "method_version", "plugin"}
 )
 VERSIONS = {
-    "results_version": (SETTING, "results_version"),
-    "task_version": (SETTING, "task_version"),
-    "method_version": (SHARED, "method_version"),
-    "plugin": (SHARED, "written"),
+    "results_version": (SAME_SETTING, "results_version"),
+    "task_version": (SAME_SETTING, "task_version"),
+    "method_version": (SAME_BUT_VERSION, "method_version"),
+    "plugin": (SAME_BUT_VERSION, "written"),
     # A seed has several results if its initial weights were made again, which changes the name.
     "name": (["cell", "seed", "pretraining_seed", "weights"], "written"),
 }
@@ -77,11 +78,11 @@ NOT_SHOWN = {
     "name": "that were computed again since",
 }
 LEFT_OUT = ["task", "method", *DEFAULTS, *VERSIONS, "reason"]
-# Changes of a pre-training that are no settings: `start` has them, and tells rows apart.
-NO_SETTINGS = ("objective_version", REQUIRED_SHA256)
-# Facts of a pre-training that its fine-tuning usually shares, or that are usually these.
-INHERITED = ["arch", "backbone", "method_version", "plugin", "results_version"]
-OF_PRETRAINING = {
+# Overrides of a pre-training that are not settings; the column `start` contains them.
+NOT_SETTINGS = ("objective_version", REQUIRED_SHA256)
+# What a pre-training usually has in common with its fine-tuning, and its usual other facts.
+SHARED_WITH_START = ["arch", "backbone", "method_version", "plugin", "results_version"]
+USUAL_START = {
     "kind": "pretraining",
     "split": "test",
     "label_fraction": 1.0,
@@ -185,14 +186,16 @@ def _with_status(
     records: Iterable[Record], reported: Iterable[Record]
 ) -> Iterator[tuple[Record, str, Record | None]]:
     """Yield records with their status, and the reported record that a reproduced one repeats."""
-    known: dict[Any, Record] = {record.name: record for record in reported}
-    by_name = dict(known)
-    for record in by_name.values():
-        if record.cell.kind != "predictions":  # others of the same key are of another network
-            known[record.key, record.data_fingerprint] = record
+    by_name = {record.name: record for record in reported}
+    by_key = {
+        (record.key, record.data_fingerprint): record
+        for record in by_name.values()
+        if record.cell.kind != "predictions"  # others of the same key are of another network
+    }
     repeated = set()
     for record in records:
-        other = known.get(record.name) or known.get((record.key, record.data_fingerprint))
+        key = (record.key, record.data_fingerprint)
+        other = by_name.get(record.name) or by_key.get(key)
         if other:
             repeated.add(other.name)
         status = REPRODUCED if other else COMPUTED
@@ -203,7 +206,10 @@ def _with_status(
 
 
 def _author(record: Record) -> list[str]:
-    """Title and citation of predictions, which others may have named like a method here."""
+    """Title and citation of predictions, which others may have named like a method here.
+
+    Empty for other records.
+    """
     names = ("title", "citation") if record.cell.kind == "predictions" else ()
     return [record.facts.get(name, "") for name in names]
 
@@ -225,7 +231,7 @@ def _facts_of_cell(record: Record, marks: Sequence[str]) -> dict[str, Any]:
         "network": cell.network,
         "pretraining_data": cell.pretraining_data,
         "pretraining_profile": start.profile if start else "",
-        "pretraining_overrides": settings_text(changed, NO_SETTINGS),
+        "pretraining_overrides": settings_text(changed, NOT_SETTINGS),
         "data_fingerprint": record.data_fingerprint,
         "pretraining_fingerprint": record.weights.data_fingerprint,
         "mark": ", ".join(marks),
@@ -237,7 +243,7 @@ def _facts_of_run(record: Record) -> dict[str, Any]:
     title = record.facts.get("title", record.cell.method)
     citations = [f"({citation})" for citation in _author(record)[1:] if citation]
     augmentation = record.config.get("test_time_augmentation", "none")
-    # of predictions, the cell alone says it
+    # The config of predictions has no such setting; their cell names the augmentation.
     augmentation = record.cell.overrides.get("test_time_augmentation", augmentation)
     return {
         **record.cost,
@@ -267,7 +273,7 @@ def _start_text(cell: Cell) -> str:
     start = cell.start
     if not isinstance(start, Cell):
         return start
-    usual = {name: getattr(cell, name) for name in INHERITED} | OF_PRETRAINING
+    usual = {name: getattr(cell, name) for name in SHARED_WITH_START} | USUAL_START
     facts = {name: getattr(start, name) for name in usual}
     changed = {name: value for name, value in facts.items() if value != usual[name]}
     words = [f"{start.method}: {cell.pretraining_data}", settings_text(start.overrides | changed)]
@@ -291,15 +297,15 @@ def settings_text(settings: Mapping[str, Any], hidden: Collection[str] = ()) -> 
 
 def _numbers(record: Record, reported: Record | None) -> Iterator[tuple[Any, ...]]:
     """Yield the record's name and each of its numbers, with the columns `OF_NUMBER`."""
-    others = {ALL_FRAMES: reported.metrics, **reported.groups} if reported else {}
+    reported_numbers = {ALL_FRAMES: reported.metrics, **reported.groups} if reported else {}
     scores = {name: (of.unit, of.better, of.title) for name, of in record.scores.items()}
     # metrics of a history are gains, which have no score
     main = next((name for name in (*scores, *record.metrics) if name in record.metrics), "")
+    # Such as "all map: 2 of 3 classes", see `tespec.metrics.partial_means`.
     texts = record.protocol.get("partial means", "").split("; ")
-    # see `tespec.metrics.partial_means`
     partial = {mean: count for mean, _, count in (text.rpartition(": ") for text in texts)}
     for frames, numbers in {ALL_FRAMES: record.metrics, **record.groups}.items():
-        other = others.get(frames, {})
+        other = reported_numbers.get(frames, {})
         for metric, value in numbers.items():
             unit, better, title = scores.get(metric, ("", "", metric))
             is_main = metric == main and frames == ALL_FRAMES
@@ -328,12 +334,12 @@ def select(
         kinds: of the records.
 
     Returns:
-        The selected rows with the additional columns `label`, the method's title, and `column`, the
-        name of the measured column, both with the facts that distinguish them, and with `mark`
-        behind `pretraining_data`; and the other rows
-        of these filters and frames, whose additional column `reason` is the column of `DEFAULTS` or
-        `VERSIONS` that left them out. Columns that are not in `where`, `by` or `free` have the
-        values of `DEFAULTS`.
+        Two DataFrames. The first has the selected rows; columns that are not in `where`, `by` or
+        `free` have the values of `DEFAULTS`. Its additional columns are `label`, the method's
+        title, and `column`, the name of the measured column, both with the facts that distinguish
+        them; its `pretraining_data` ends in `mark`. The second has the columns `LEFT_OUT` of the
+        other rows of these filters and frames; `reason` is the column of `DEFAULTS` or `VERSIONS`
+        that left them out.
 
     Raises:
         UserError: a column does not exist, or a value matches no results.
@@ -353,18 +359,18 @@ def select(
             known = filter(None, map(as_text, chosen[key].unique()))
             raise UserError(f"{key}={pattern}", "matches no results", suggest(pattern, known))
         chosen = chosen[is_match]
-    named = {*where, by, *free} | ({*PROTOCOL} if "evaluation" in {*where, by} else set())
+    named = {*where, by, *free} | ({*OF_EVALUATION} if "evaluation" in {*where, by} else set())
     if "frames" not in named:
         chosen = chosen[chosen["frames"] == ALL_FRAMES]
     reasons = pd.Series("", chosen.index, dtype=object)
     for key, value in reversed(DEFAULTS.items()):  # the first reason counts
         if key not in named:
             reasons[chosen[key] != value] = key
-    for version, (keys, order) in VERSIONS.items():
-        shared = sorted({*keys, by} - {""})
+    for version, (same, order) in VERSIONS.items():
+        shared = sorted({*same, by} - {""})
         rest = chosen.loc[reasons == "", [*{*shared, version, order, "status"}]]
         if version not in named and rest[version].nunique() > 1:
-            rest = rest.assign(here=rest["status"] != REPORTED)
+            rest = rest.assign(here=rest["status"] != REPORTED)  # which come last
             rest = rest.sort_values(["here", order, version], kind="stable")
             groups = rest.groupby(shared, sort=False, dropna=False)
             reasons[rest.index[rest[version] != groups[version].transform("last")]] = version
@@ -387,24 +393,27 @@ def notes_on(frame: pd.DataFrame, left_out: pd.DataFrame) -> list[str]:
 
 
 def _named(chosen: pd.DataFrame, by: str) -> pd.DataFrame:
-    """Add the columns `label` and `column`; the values of `by` are displayed elsewhere."""
-    level = {by, *(PROTOCOL if by == "evaluation" else [])}
+    """Add the columns `label` and `column`, and the mark to `pretraining_data`.
+
+    The values of `by` are headings of their own, and so are not in the names.
+    """
+    level = {by, *(OF_EVALUATION if by == "evaluation" else [])}
     cells = chosen[[*OF_CELL, "title", "frames"]].drop_duplicates(["cell", "frames"])
     title = cells["title"].where(cells["title"] != "", cells["method"])
     changed = cells["pretraining_overrides"]
     cells["label"] = title.where(changed == "", title + ", " + changed)
     settings = cells.drop(columns=[*level & {*cells}]).to_dict("records")
     cells["column"] = [f"{MEASURED} ({setting_name(facts)})" for facts in settings]
-    places = ["network", "arch", "pretraining_data", "mark", "task", "column", "frames"]
-    places += level & {*OF_CELL}
-    for name, keys, shared in (
+    displayed = ["network", "arch", "pretraining_data", "mark", "task", "column", "frames"]
+    displayed += level & {*OF_CELL}
+    for name, keys, beside in (
         ("label", ["method"], []),
         ("label", ROW, ["network", "arch", "pretraining_data"]),
         ("column", COLUMN, ["task"]),
         # what tables show without a name, such as the test-time augmentation of predictions
-        ("label", ["cell"], places),
+        ("label", ["cell"], displayed),
     ):
-        distinguish(cells, name, [key for key in keys if key not in level], shared)
+        distinguish(cells, name, [key for key in keys if key not in level], beside)
     names = cells[["cell", "frames", "label", "column"]]
     data = chosen["pretraining_data"]
     data = data.where(chosen["mark"] == "", data + "; " + chosen["mark"])
@@ -413,19 +422,19 @@ def _named(chosen: pd.DataFrame, by: str) -> pd.DataFrame:
     return chosen.merge(names.astype(types), on=["cell", "frames"])
 
 
-def distinguish(rows: pd.DataFrame, name: str, keys: Iterable[str], shared: Sequence[str]) -> None:
+def distinguish(rows: pd.DataFrame, name: str, keys: Iterable[str], beside: Sequence[str]) -> None:
     """Extend equal texts in place by the facts that differ, such as ", method version 2".
 
     Args:
         rows: texts and facts, with columns of the frame.
         name: column of the texts.
         keys: facts that may differ.
-        shared: facts that are displayed beside the text.
+        beside: facts that are displayed beside the text, so texts may be equal if these differ.
     """
     for key in keys:
         if rows[key].nunique() < 2:
             continue
-        differ = rows.groupby([name, *shared])[key].transform("nunique") > 1
+        differ = rows.groupby([name, *beside])[key].transform("nunique") > 1
         word = key.replace("_", " ")
         facts = rows.loc[differ, key].map(as_text)
         rows.loc[differ, name] += [f", {word} {fact}" if fact else f", no {word}" for fact in facts]

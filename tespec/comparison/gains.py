@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pandas as pd
 
 from tespec.comparison import statistics
-from tespec.comparison.frame import COLUMN, MEASURED, PROTOCOL, notes_on, remarks, select
+from tespec.comparison.frame import COLUMN, MEASURED, OF_EVALUATION, notes_on, remarks, select
 from tespec.comparison.published import task_titles
 from tespec.comparison.records import REPORTED
 from tespec.comparison.tables import (
@@ -16,7 +16,7 @@ from tespec.comparison.tables import (
     RECURRENT,
     Table,
     metric_titles,
-    selected,
+    state_selection,
 )
 from tespec.core.errors import UserError
 from tespec.core.settings import suggest
@@ -126,7 +126,7 @@ def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] = {
         grey=(False,) * len(data),
         name=f"gains_{baseline}",
     )
-    return selected(table, where)
+    return state_selection(table, where)
 
 
 def compare_evaluations(
@@ -150,7 +150,7 @@ def compare_evaluations(
     option = f"--rank {','.join(evaluations)}"
     runs, hidden = _main_scores(frame, {"evaluation": "*", **where}, option)
     runs["method"] = runs["row"].mask(runs["method"] == BASELINE, BASELINE)
-    settings = [name for name in COLUMN if name not in PROTOCOL]
+    settings = [name for name in COLUMN if name not in OF_EVALUATION]
     lines = []
     for _, network in runs.groupby(["task", "metric", *settings, "arch", "backbone"]):
         first, second = (network[network["evaluation"] == name] for name in evaluations)

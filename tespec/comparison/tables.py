@@ -18,7 +18,7 @@ from tespec.comparison.frame import (
     DEFAULTS,
     LEFT_OUT,
     MEASURED,
-    PROTOCOL,
+    OF_EVALUATION,
     REPRODUCED,
     RESCORED,
     ROW,
@@ -41,8 +41,8 @@ PUBLISHED = "published"
 RECURRENT = {"recurrent": "yes", "feedforward": "no"}
 ARROWS = {"higher": " ↑", "lower": " ↓", "": ""}
 LETTERS = "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖ"
-# marks of machines: none, then one letter, two or three
-SIGNS = ["".join(letters) for n in range(4) for letters in product(LETTERS, repeat=n)]
+# none for the machine with the most runs, then one letter, two or three
+MACHINE_MARKS = ["".join(letters) for n in range(4) for letters in product(LETTERS, repeat=n)]
 NETWORK_LABELS = {
     "network": "Backbone",
     "arch": "Recurrent",
@@ -66,10 +66,11 @@ REMARKS = {
     TTA: "TTA: test-time augmentation.",
 }
 ACCUMULATED = f"accumulate=N: {PER_MICRO_BATCH} use one of N micro-batches, not the whole batch."
-DATA = ["source", *COLUMNS, "label", "citation", "bold", "table"]  # of the long CSV
+CSV_COLUMNS = ["source", *COLUMNS, "label", "citation", "bold", "table"]  # of the long CSV
 # Number of a table by column of the frame.
 Number = dict[Any, Any]
-HEADER = ["task", "metric", "is_measured", "level", "column"]
+# What identifies a column of a table, in the order of the columns.
+COLUMN_KEYS = ["task", "metric", "is_measured", "level", "column"]
 
 
 class Layout(NamedTuple):
@@ -134,11 +135,12 @@ def make_tables(
             tables are.
     """
     runs, left_out = select(frame, where, by, ["pretraining_overrides"])
-    numbers = averaged(runs, by)
+    numbers = average(runs, by)
     published = _published(where, by)
-    is_varied = "pretraining_overrides" in {*where, by}
-    ablated = runs[(runs["pretraining_overrides"] != "") & (not is_varied)]
-    not_compared = pd.concat([left_out, ablated.assign(reason="pretraining_overrides")[LEFT_OUT]])
+    changes = "pretraining_overrides"
+    # Changed pre-trainings are only in ablations, unless the selection is by their changes.
+    ablated = runs[(runs[changes] != "") & (changes not in {*where, by})]
+    not_compared = pd.concat([left_out, ablated.assign(reason=changes)[LEFT_OUT]])
     compared = numbers[~numbers["cell"].isin(ablated["cell"])]
     evaluated = compared.loc[compared["kind"].isin(["evaluation", "predictions"]), "task"]
     tasks = sorted({*evaluated} - {*paper.task_titles()})
@@ -147,7 +149,7 @@ def make_tables(
     names = [*TABLES, *ablations, *custom]
     for name in only:
         require(name in names, f"--only {name}", "no such table", suggest(name, names))
-    measured_data = runs.assign(source=MEASURED, label=None).reindex(columns=DATA)
+    measured_data = runs.assign(source=MEASURED, label=None).reindex(columns=CSV_COLUMNS)
     tables = []
     for name in only or names:
         of_paper = published[published["table"] == name]
@@ -170,19 +172,28 @@ def make_tables(
             notes += [AVERAGED, *machines]
         notes += _notes(name, rows, runs[runs["cell"].isin(rows["cell"])])
         notes += notes_on(frame, hidden[hidden["task"].isin(layout.tasks)])
-        is_behind = measured_data["cell"].isin(rows["cell"])
-        data = measured_data[is_behind & measured_data["metric"].isin(layout.metrics)]
-        if len(of_paper):  # otherwise, whole numbers stay whole
-            data = pd.concat([of_paper, data])[DATA]
-        table = arranged(layout, shown, notes, data)
-        tables.append(selected(table._replace(name=name), where, by, measured))
+        data = _data_behind(rows, layout.metrics, measured_data, of_paper)
+        table = arrange(layout, shown, notes, data)
+        tables.append(state_selection(table._replace(name=name), where, by, measured))
     remedy = f"run `tespec run` first{''.join(f' ({note})' for note in notes_on(frame, left_out))}"
     require(len(tables) >= len(only), f"--only {' '.join(only)}", "has no measured results", remedy)
     require(tables, "tables", "no evaluations to show", remedy)
     return tables
 
 
-def selected(table: Table, where: Mapping[str, str], by: str = "", measured: bool = False) -> Table:
+def _data_behind(
+    rows: pd.DataFrame, metrics: Iterable[str], measured: pd.DataFrame, published: pd.DataFrame
+) -> pd.DataFrame:
+    """Select the numbers behind a table: those of its runs, below the published ones."""
+    is_behind = measured["cell"].isin(rows["cell"]) & measured["metric"].isin([*metrics])
+    if published.empty:  # whole numbers stay whole
+        return measured[is_behind]
+    return pd.concat([published, measured[is_behind]])[CSV_COLUMNS]
+
+
+def state_selection(
+    table: Table, where: Mapping[str, str], by: str = "", measured: bool = False
+) -> Table:
     """State the selection in a table's name and caption.
 
     Args:
@@ -211,8 +222,8 @@ def _file_name(name: str) -> str:
 def _published(where: Mapping[str, str], by: str) -> pd.DataFrame:
     """Filter the published numbers like the measured ones, and name their columns."""
     published = paper.published_frame()
-    lifted = {by, *(PROTOCOL if "evaluation" in {*where, by} else [])}
-    for key in (*PROTOCOL, "evaluation"):
+    lifted = {by, *(OF_EVALUATION if "evaluation" in {*where, by} else [])}
+    for key in (*OF_EVALUATION, "evaluation"):
         if key in where or key not in lifted:
             pattern = where.get(key, as_text(DEFAULTS.get(key, "*")))
             published = published[matches(published[key], pattern)]
@@ -232,7 +243,7 @@ def _levels(rows: pd.DataFrame, by: str) -> Any:
     return [(isinstance(value, str), value) if by else () for value in values]
 
 
-def averaged(runs: pd.DataFrame, by: str = "") -> pd.DataFrame:
+def average(runs: pd.DataFrame, by: str = "") -> pd.DataFrame:
     """Average the runs of each cell.
 
     Args:
@@ -247,8 +258,9 @@ def averaged(runs: pd.DataFrame, by: str = "") -> pd.DataFrame:
         a column have five runs.
     """
     keys = [*dict.fromkeys(["cell", "metric", "frames", *([by] if by else [])])]
-    draws = runs["pretraining_seed"].astype(object).where(runs["weights"] == "", runs["weights"])
-    runs = runs.assign(draw=draws, is_reported=runs["status"] == REPORTED)
+    seed = runs["pretraining_seed"].astype(object)
+    pretrainings = seed.where(runs["weights"] == "", runs["weights"])
+    runs = runs.assign(pretraining=pretrainings, is_reported=runs["status"] == REPORTED)
     groups = runs.groupby(keys, sort=False, dropna=False)
     means = groups.agg(
         mean=("value", "mean"),
@@ -256,7 +268,7 @@ def averaged(runs: pd.DataFrame, by: str = "") -> pd.DataFrame:
         n=("value", "size"),
         finite=("value", "count"),
         seeds=("seed", "nunique"),
-        pretrainings=("draw", "nunique"),
+        pretrainings=("pretraining", "nunique"),
         partial=("partial", "max"),
         statuses=("status", list),
         augmented=("tta", "sum"),
@@ -267,13 +279,15 @@ def averaged(runs: pd.DataFrame, by: str = "") -> pd.DataFrame:
     numbers = runs.drop_duplicates(keys).reset_index(drop=True)
     numbers = numbers.assign(**means.reset_index(drop=True), is_measured=True, is_grey=False)
     numbers["level"] = _levels(numbers, by)
-    # Methods without pre-training have one run per seed, others one per seed and pre-training. Rows
-    # of an ablation may have fewer runs than the default.
-    rivals = [numbers[name] for name in ("kind", *HEADER, "frames")]
-    rivals.append(numbers["pretraining_overrides"] != "")
-    seeds = numbers["seeds"].groupby(rivals).transform("max")
-    draws = numbers["n"].groupby([*rivals, numbers["pretrainings"] > 0]).transform("max")
-    numbers["expected"] = np.maximum(seeds, draws)
+    # A cell is expected to have as many runs as the others of its column. Methods without
+    # pre-training have one run per seed, others one per seed and pre-training. Rows of an ablation
+    # may have fewer runs than the default.
+    same_column = [numbers[name] for name in ("kind", *COLUMN_KEYS, "frames")]
+    same_column.append(numbers["pretraining_overrides"] != "")
+    is_pretrained = numbers["pretrainings"] > 0
+    most_seeds = numbers["seeds"].groupby(same_column).transform("max")
+    most_runs = numbers["n"].groupby([*same_column, is_pretrained]).transform("max")
+    numbers["expected"] = np.maximum(most_seeds, most_runs)
     numbers["remarks"] = [*map(remarks, numbers["statuses"], numbers["augmented"])]
     numbers["text"] = [*map(_text, numbers.to_dict("records"))]
     return numbers
@@ -311,17 +325,18 @@ def _comparison(
         layout = Layout(f"Task {task}", labels, {task: task}, metrics)
     else:
         layout = Layout(paper.read_published(name)["title"], labels, *paper.titles_of(name))
-    places: dict[Any, Any] = {}
+    # positions of the last published row of each method, and of each of its architectures
+    positions: dict[Any, Any] = {}
     for keys in (["method"], ["method", "arch"]):
         last = published[published["ranked"]].drop_duplicates(keys, keep="last")
-        places |= last.set_index(keys)[["block", "group", "order"]].to_dict("index")
+        positions |= last.set_index(keys)[["block", "group", "order"]].to_dict("index")
     is_shown = numbers["task"].isin(layout.tasks) & numbers["metric"].isin(layout.metrics)
     rows: list[Any] = numbers[is_shown].to_dict("records")
     for row in rows:
         row |= {"block": 100, "order": 0}
         if row["kind"] in ("reference", "control"):
             row |= {"block": 200, "group": "References"}
-        row |= places.get((row["method"], row["arch"])) or places.get(row["method"], {})
+        row |= positions.get((row["method"], row["arch"])) or positions.get(row["method"], {})
     return layout, pd.DataFrame(rows, columns=[*numbers, "block", "order"])
 
 
@@ -343,7 +358,7 @@ def _ablation(ablation: Ablation, numbers: pd.DataFrame, by: str) -> tuple[Layou
     settings = (changed if of_task.empty else of_task)[["task", "arch", "backbone", "column"]]
     rows = rows.merge(settings.drop_duplicates())
     keys = [name for name in ROW if name not in ("backbone", "arch", by)]
-    distinguish(rows, "label", keys, ["network", "arch", "pretraining_data", *HEADER])
+    distinguish(rows, "label", keys, ["network", "arch", "pretraining_data", *COLUMN_KEYS])
     labels = {"label": ablation.variable, **NETWORK_LABELS}
     titles = paper.task_titles()
     tasks = {task: titles.get(task, task) for task in [ablation.task, *rows["task"]]}
@@ -373,17 +388,19 @@ def _default_settings(profile: str) -> dict[str, Any]:
 def _mark(rows: pd.DataFrame) -> list[str]:
     """Set the best measured scores of each column in bold, and mark their machines, in place.
 
+    Scores with runs that are not finite, or that others reported, are not compared.
+
     Returns:
         Notes that explain the marks of machines.
     """
     is_ranked = (rows["kind"] == "evaluation") & (rows["finite"] == rows["n"])
     is_ranked &= rows["reported"] == 0
     sign = rows["better"].map({"higher": 1, "lower": -1})
-    scores = (sign * rows["mean"]).where(is_ranked)
-    columns = scores.groupby([rows[name] for name in HEADER])
+    scores = (sign * rows["mean"]).where(is_ranked)  # the highest is the best
+    columns = scores.groupby([rows[name] for name in COLUMN_KEYS])
     rows["bold"] = (columns.transform("count") > 1) & (scores == columns.transform("max"))
     machines = Counter(chain.from_iterable(rows["machines"])).most_common()
-    marks = {name: mark for (name, _), mark in zip(machines, SIGNS, strict=False)}
+    marks = {name: mark for (name, _), mark in zip(machines, MACHINE_MARKS, strict=False)}
     rows["text"] += ["".join(marks[name] for name in names) for names in rows["machines"]]
     if len(marks) < 2:
         return []
@@ -442,27 +459,28 @@ def _reproductions(runs: pd.DataFrame) -> list[str]:
     return notes
 
 
-def arranged(
+def arrange(
     layout: Layout, numbers: Sequence[Number], notes: Iterable[str], data: pd.DataFrame
 ) -> Table:
     """Arrange numbers in rows and columns.
 
     Args:
         layout: caption and headings.
-        numbers: with the columns of the labels and `HEADER`; block, group and order, which order
-            the rows; text; perhaps bold and is_grey.
+        numbers: with the columns of the labels and `COLUMN_KEYS`; block, group and order, which
+            order the rows; text; perhaps bold and is_grey.
         notes: lines below the table.
         data: numbers behind the table.
     """
     tasks = [*layout.tasks]
     metrics = [*layout.metrics]
+    # numbers by row and column, whose keys are in the order of the table
     grid: dict[Any, dict[Any, Number]] = defaultdict(dict)
     for number in numbers:
-        task, metric, *others = (number[name] for name in HEADER)
+        task, metric, *others = (number[name] for name in COLUMN_KEYS)
         column = (tasks.index(task), metrics.index(metric), *others)
-        place = [number[name] for name in ("block", "group", "order", "is_measured")]
+        position = [number[name] for name in ("block", "group", "order", "is_measured")]
         labels = [RECURRENT.get(number[name], number[name]) for name in layout.labels]
-        row = grid[(*place, *labels)]
+        row = grid[(*position, *labels)]
         if row.setdefault(column, number) is not number:
             raise ValueError(f"two numbers in one cell of {layout.title}: {number['label']}")
     columns = sorted({column for row in grid.values() for column in row})

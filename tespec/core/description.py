@@ -16,7 +16,7 @@ from tespec.core.files import UNREADABLE, read_json
 from tespec.core.settings import LARGEST, Size
 
 FILE = "dataset.json"
-LEVELS = 5  # number of folders searched above a recording
+LEVELS_ABOVE = 5  # number of folders that are searched above a recording
 LONGEST_NAME = 200  # bytes; names of files have at most 255, with the endings of recordings
 Side = Annotated[int, Field(ge=1, le=LARGEST)]  # px
 
@@ -88,7 +88,7 @@ def descriptions_above(path: Path, root: Path | None = None) -> Iterator[tuple[P
 
     Args:
         path: where the search starts.
-        root: the search goes `LEVELS` up, or further if the folders are inside this one.
+        root: the search goes `LEVELS_ABOVE` up, or further if the folders are inside this one.
 
     Returns:
         Each folder that has one, nearest first, and its description.
@@ -96,7 +96,7 @@ def descriptions_above(path: Path, root: Path | None = None) -> Iterator[tuple[P
     path = Path(os.path.abspath(path))
     top = Path(os.path.abspath(root or path))
     for level, folder in enumerate((path, *path.parents)):
-        if level > LEVELS and not folder.is_relative_to(top):
+        if level > LEVELS_ABOVE and not folder.is_relative_to(top):
             return
         if (folder / FILE).is_file():
             yield folder, read_description(folder)

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tespec.core.config import finetuning_settings
-from tespec.core.description import FILE, LEVELS, Description, read_description
-from tespec.core.errors import UserError
+from tespec.core.description import FILE, LEVELS_ABOVE, Description, read_description
+from tespec.core.errors import UserError, require
 from tespec.core.progress import progress
 from tespec.core.settings import (
     ARCHITECTURES,
@@ -154,17 +154,19 @@ class LabelledDataset(ABC):
         }
         self.splits = {part: tuple(names) for part, names in listed.items() if names}
         self._refuse_repeated(self.splits)
-        if not self.divides_labels and downsample.factor != 1:
-            raise UserError(
-                "downsample.factor", f"labels of {self.title} cannot be downsampled", "set it to 1"
-            )
-        if self.classes and description.classes and description.classes != self.classes:
-            raise UserError(
-                root,
-                f"its dataset.json lists the classes {', '.join(description.classes)}, "
-                f"not {', '.join(self.classes)}",
-                "list the same classes in both",
-            )
+        require(
+            self.divides_labels or downsample.factor == 1,
+            "downsample.factor",
+            f"labels of {self.title} cannot be downsampled",
+            "set it to 1",
+        )
+        require(
+            not self.classes or description.classes in ((), self.classes),
+            root,
+            f"its dataset.json lists the classes {', '.join(description.classes)}, "
+            f"not {', '.join(self.classes)}",
+            "list the same classes in both",
+        )
 
     def __len__(self) -> int:
         """Number of labels of the split."""
@@ -200,24 +202,24 @@ class LabelledDataset(ABC):
         """
         inner = read_description(folder)
         # A sensor's size is read from the nearest description, all else from the given folder.
-        if inner not in (read_description(self.root), Description(sensor=inner.sensor)):
-            raise UserError(
-                folder / FILE,
-                f"would be ignored, since its folder is below the given one, {self.root}",
-                f"give {folder}",
-            )
+        require(
+            inner in (read_description(self.root), Description(sensor=inner.sensor)),
+            folder / FILE,
+            f"would be ignored, since its folder is below the given one, {self.root}",
+            f"give {folder}",
+        )
 
     def _refuse_repeated(self, splits: Mapping[str, Iterable[str]]) -> None:
-        first: dict[str, str] = {}
+        split_of: dict[str, str] = {}
         listed = ((split, name) for split, names in splits.items() for name in names)
         for split, name in listed:
-            if name != "*" and name in first:
+            if name != "*" and name in split_of:
                 raise UserError(
                     self.root,
-                    f"{name} is in {first[name]} and again in {split}",
+                    f"{name} is in {split_of[name]} and again in {split}",
                     "list it once, in one of the splits",
                 )
-            first[name] = split
+            split_of[name] = split
 
     def names(self, split: str) -> tuple[str, ...]:
         """Names of the recordings of a split."""
@@ -264,7 +266,7 @@ class LabelledDataset(ABC):
 
     @abstractmethod
     def open(self, files: RecordingFiles) -> LabelledRecording:
-        """Open one recording with its windows and labels; see `labelled`."""
+        """Open one recording with its windows and labels; see `labelled_recording`."""
 
     def labelled_recording(
         self,
@@ -286,16 +288,16 @@ class LabelledDataset(ABC):
             **more: other fields of `LabelledRecording`.
 
         Raises:
-            UserError: if the labels have another clock than the events, or more rows, or if their
-                times do not rise.
+            UserError: if the labels have another clock than the events, or more rows than the
+                sensor, or if their times do not rise.
         """
         facts = files.source.facts
-        if region.height > facts.height:
-            raise UserError(
-                files.source.path,
-                f"has {facts.height} rows, fewer than the {region.height} rows with labels",
-                "set protocol.rows, or specify the sensor's size in dataset.json",
-            )
+        require(
+            region.height <= facts.height,
+            files.source.path,
+            f"has {facts.height} rows, fewer than the {region.height} rows with labels",
+            "set protocol.rows, or specify the sensor's size in dataset.json",
+        )
         if not len(times) or (np.diff(times, prepend=begin) <= 0).any():
             what = f"its label times step back or repeat, or begin at or before {begin} us"
             raise UserError(
@@ -372,7 +374,7 @@ class LabelledDataset(ABC):
             path: file or folder.
             name: name of an official recording.
         """
-        parts = [part.casefold() for part in path.parts[-LEVELS:]]
+        parts = [part.casefold() for part in path.parts[-LEVELS_ABOVE:]]
         pattern = rf"(?<![a-z0-9]){re.escape(name.casefold())}(?![a-z0-9])"
         # The first condition is much faster.
         return any(name.casefold() in part and re.search(pattern, part) for part in parts)

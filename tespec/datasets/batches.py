@@ -4,6 +4,7 @@ Item k is the batch of step k, a pure function of the arguments.
 """
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -81,9 +82,19 @@ class StepBatches(Dataset[dict[str, Tensor]]):
     """Batches of event histograms, or of another representation.
 
     Item k holds `histograms` (B, T, C, H, W) as the settings' `binning` says, 2*bins channels of
-    uint8 by default, and `is_first` (B,) bool. The batches of all shards, concatenated, are the
-    full batch. `ends` is as in `Lanes`. `left_out` names the recordings that are shorter than a
-    chunk and never played; without any other recording, the settings are refused.
+    uint8 by default, and `is_first` (B,) bool, True where a lane's state is reset. The batches of
+    all shards, concatenated, are the full batch.
+
+    Args:
+        recordings: with histograms of one size; those shorter than a chunk are never played, and
+            named in `left_out`.
+        settings: of the training.
+        seed: seed of the order and the augmentation.
+        shard: index and number of the shards.
+        ends: windows at which random chunks end, as in `Lanes`.
+
+    Raises:
+        UserError: every recording is shorter than a chunk.
     """
 
     def __init__(
@@ -108,7 +119,7 @@ class StepBatches(Dataset[dict[str, Tensor]]):
             )
         self._recordings: Sequence[Any] = recordings
         self._settings = settings
-        self._share = lanes_of(settings.batch_size, shard)
+        self._shard_lanes = lanes_of(settings.batch_size, shard)
         self._size = recordings[0].region.height, recordings[0].region.width
         self.segments = segments
         self.has_no_continuation = self._lanes.has_no_continuation
@@ -118,25 +129,27 @@ class StepBatches(Dataset[dict[str, Tensor]]):
 
     def __getitem__(self, step: int) -> dict[str, Tensor]:
         slots = self._slots(step)
-        return self._events(slots, self._flip_zooms(slots))
+        return self._event_tensors(slots, self._flip_zooms(slots))
 
     def names(self, step: int) -> list[str]:
         """Names of the recordings played at a step."""
         return sorted({self._recordings[slot.recording].name for slot in self._slots(step)})
 
     def _slots(self, step: int) -> list[Slot]:
-        return [self._lanes.slot(lane, step) for lane in self._share]
+        return [self._lanes.slot(lane, step) for lane in self._shard_lanes]
 
     def _flip_zooms(self, slots: Sequence[Slot]) -> list[FlipZoom]:
         """Sample the flip and zoom of each lane, fixed within a pass over a recording."""
         settings = self._settings.augmentation
         flip_zooms = []
-        for lane, slot in zip(self._share, slots, strict=True):
+        for lane, slot in zip(self._shard_lanes, slots, strict=True):
             generator = self._lanes.generator("augmentation", lane, slot.pass_index)
             flip_zooms.append(sample_flip_zoom(generator, settings, *self._size))
         return flip_zooms
 
-    def _events(self, slots: Sequence[Slot], flip_zooms: Sequence[FlipZoom]) -> dict[str, Tensor]:
+    def _event_tensors(
+        self, slots: Sequence[Slot], flip_zooms: Sequence[FlipZoom]
+    ) -> dict[str, Tensor]:
         binning = self._settings.binning
         shape = (len(slots), self.segments, binning.channels, *self._size)
         histograms = np.empty(shape, binning.dtype)
@@ -182,16 +195,17 @@ class LabelledBatches(StepBatches):
         flip_zooms = self._flip_zooms(slots)
         positions: list[tuple[int, int]] = []
         labels: list[tuple[Any, FlipZoom]] = []
-        for row, (lane, slot) in enumerate(zip(self._share, slots, strict=True)):
+        for row, (lane, slot) in enumerate(zip(self._shard_lanes, slots, strict=True)):
             recording = self._recordings[slot.recording]
             for label in self._choose(recording.labels_in(slot.first, self.segments), lane, step):
                 positions.append((row, int(recording.label_indices[label]) - slot.first))
                 labels.append((recording.labels[label], flip_zooms[row]))
         label_positions = torch.tensor(positions, dtype=torch.int64).reshape(-1, 2)  # (L, 2)
-        batch = self._events(slots, flip_zooms) | {"label_position": label_positions}
+        batch = self._event_tensors(slots, flip_zooms) | {"label_position": label_positions}
         return batch | self._collate(labels, self._size)
 
     def _choose(self, labels: range, lane: int, step: int) -> list[int]:
+        """Choose at most `labels_per_chunk` of a chunk's labels, the last one among them."""
         if self._limit is None or len(labels) <= self._limit:
             return list(labels)
         last = len(labels) - 1
@@ -245,11 +259,11 @@ class PlayBatches(Dataset[PlayBatch]):
         index, shards = shard
         total = lanes * shards
         if spec.reset:
-            every = [chunk for part in chunks for chunk in part]
-            playlists = [every[lane::total] for lane in range(min(total, len(every)))]
+            all_chunks = list(chain.from_iterable(chunks))
+            playlists = [all_chunks[lane::total] for lane in range(min(total, len(all_chunks)))]
         else:
-            assigned = balance_lanes(list(map(len, recordings)), total)
-            playlists = [[chunk for part in lane for chunk in chunks[part]] for lane in assigned]
+            played = balance_lanes(list(map(len, recordings)), total)  # recordings of each lane
+            playlists = [[*chain.from_iterable(chunks[i] for i in lane)] for lane in played]
         self._playlists = playlists[index::shards]
 
     def _chunks(self, recording: int) -> list[tuple[int, int, range]]:
@@ -282,7 +296,7 @@ class PlayBatches(Dataset[PlayBatch]):
         for lane, playlist in enumerate(self._playlists):
             if step >= len(playlist):
                 continue
-            number, first, indices = playlist[step]
+            number, first, indices = playlist[step]  # as in `_chunks`
             recording = self._recordings[number]
             recording.fill(histograms[lane, : len(recording) - first].numpy(), first, spec)
             is_first[lane] |= first == 0

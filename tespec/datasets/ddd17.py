@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pydantic
 
-from tespec.core.description import LEVELS
+from tespec.core.description import LEVELS_ABOVE
 from tespec.core.errors import UserError
 from tespec.core.settings import PositiveInt
 from tespec.datasets.base import LabelledDataset, RecordingFiles
@@ -137,7 +137,7 @@ class Ddd17(LabelledDataset):
 
         Unrelated folders of this name, which hold no part of a recording, do not count.
         """
-        folders = [folder for folder in (path, *path.parents)[:LEVELS] if folder.name == name]
+        folders = [folder for folder in (path, *path.parents)[:LEVELS_ABOVE] if folder.name == name]
         return any(
             not folder.exists() or any((folder / part).exists() for part in PARTS)
             for folder in folders

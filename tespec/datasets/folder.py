@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tespec.core.config import dataset_and_splits, names
-from tespec.core.description import LEVELS, descriptions_above, read_description
+from tespec.core.description import LEVELS_ABOVE, descriptions_above, read_description
 from tespec.core.errors import UserError
 from tespec.core.settings import Downsample, Size
 from tespec.datasets.archive import BINS, WINDOW_US, is_archive, source_of
@@ -264,7 +264,7 @@ def _split_of_folders(
     doubtful: Path | None = None
     for level, folder in enumerate((path, *path.parents)):
         is_below = folder.parent.is_relative_to(root)
-        if level >= LEVELS and not is_below:
+        if level >= LEVELS_ABOVE and not is_below:
             break
         siblings = splits_in(folder.parent)
         split = split_named(folder.stem if level == 0 else folder.name)

@@ -12,7 +12,7 @@ import pydantic
 from numpy.typing import NDArray
 
 from tespec.core.boxes import Boxes, make_boxes
-from tespec.core.description import LEVELS
+from tespec.core.description import LEVELS_ABOVE
 from tespec.core.errors import UserError
 from tespec.core.settings import Flag, Fraction, NonNegativeFloat, PositiveFloat, Size
 from tespec.datasets.archive import REPRESENTATIONS, WINDOW_OF_FRAME, WINDOW_US, ArchiveSource
@@ -385,7 +385,7 @@ class PropheseeDataset(LabelledDataset):
     @classmethod
     def split_of(cls, path: Path, splits: Mapping[str, Sequence[str]]) -> str | None:
         """Split of an official recording, which only the folders above it determine."""
-        parts = path.parts[-LEVELS:]
+        parts = path.parts[-LEVELS_ABOVE:]
         if not any(cls.official.match(part) for part in parts):
             return None
         # "dev" names a folder of software as well.

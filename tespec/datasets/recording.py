@@ -46,17 +46,16 @@ def label_windows(
         starts = np.append(start, times[:-1]) if window_ms is None else times - window_us(window_ms)
         return np.stack([starts, times], axis=1), np.arange(len(times), dtype=np.int64)
     length = window_us(window_ms)
-    lead = max(1, (int(times[0]) - start) // length)  # windows before the first label
+    n_leading = max(1, (int(times[0]) - start) // length)  # windows before the first label
+    leading = times[0] - length * np.arange(n_leading, -1, -1, dtype=np.int64)  # their borders
     spacings = np.diff(times)
-    # windows between two labels
-    counts = np.maximum(1, np.round(spacings / length)).astype(np.int64)
+    counts = np.maximum(1, np.round(spacings / length)).astype(np.int64)  # windows between labels
     ends = np.cumsum(counts)
-    # number of a window between its labels, from 1
-    position = np.arange(1, counts.sum() + 1) - np.repeat(ends - counts, counts)
-    offsets = np.repeat(spacings, counts) * position // np.repeat(counts, counts)
-    first = times[0] - length * np.arange(lead, -1, -1, dtype=np.int64)
-    borders = np.concatenate([first, np.repeat(times[:-1], counts) + offsets])
-    return np.stack([borders[:-1], borders[1:]], axis=1), lead - 1 + np.append(0, ends)
+    # number of each later window between its two labels, from 1
+    numbers = np.arange(1, counts.sum() + 1) - np.repeat(ends - counts, counts)
+    offsets = np.repeat(spacings, counts) * numbers // np.repeat(counts, counts)
+    borders = np.concatenate([leading, np.repeat(times[:-1], counts) + offsets])
+    return np.stack([borders[:-1], borders[1:]], axis=1), n_leading - 1 + np.append(0, ends)
 
 
 def window_us(length_ms: float) -> int:
@@ -211,7 +210,8 @@ class LabelledRecording(Recording):
     ego_speed: NDArray[np.float32] | None = None
     left_out: int = 0  # number of labels on disk that the protocol leaves out
     start: int = 0  # of the recording in us, for protocols that leave out its beginning
-    files: tuple[Path, ...] = ()  # that the labels' times and, unless in `labels`, labels are from
+    # hashed files with the labels' times, and with labels whose checksums `labels` does not give
+    files: tuple[Path, ...] = ()
 
     def contents(self) -> Contents:
         """What determines histograms and labels, by name, whatever the length of windows."""
@@ -335,17 +335,18 @@ def with_label_fraction(
         raise UserError("label_fraction", what, f"set it to {1 / total:.2g} (one label) or more")
     rng = np.random.default_rng([seed, *b"label_fraction"])
     offsets = (rng.permutation(len(counts)) + 0.5) / len(counts)
-    owners = np.repeat(np.arange(len(counts)), counts)  # (total,) recording of each label
-    present = counts[counts > 0]
+    recording_of = np.repeat(np.arange(len(counts)), counts)  # (total,) recording of each label
+    nonzero = counts[counts > 0]
+    # (total,) labels of each recording in the order of choice: every prefix is evenly spread
     labels = np.concatenate(
-        [(van_der_corput_order(count) + rng.integers(count)) % count for count in present.tolist()]
+        [(van_der_corput_order(count) + rng.integers(count)) % count for count in nonzero.tolist()]
     )
-    ranks = np.concatenate([np.arange(count) for count in present])
-    # A recording's label of rank k is the next one when the fraction reaches this value.
-    due = (ranks + offsets[owners]) / counts[owners]
-    chosen = np.argsort(due, kind="stable")[:n_labels]
+    ranks = np.concatenate([np.arange(count) for count in nonzero])  # in this order
+    # A label is chosen by a fraction above this value, which rises evenly with its rank.
+    thresholds = (ranks + offsets[recording_of]) / counts[recording_of]
+    chosen = np.argsort(thresholds, kind="stable")[:n_labels]
     return [
-        recording.subset(np.sort(labels[chosen[owners[chosen] == index]]))
+        recording.subset(np.sort(labels[chosen[recording_of[chosen] == index]]))
         for index, recording in enumerate(recordings)
     ]
 
@@ -376,7 +377,7 @@ def cut_at_gaps(recordings: Sequence[LabelledRecording], longest: int) -> list[L
 
 
 def contents_of(*splits: Sequence[Recording]) -> Contents:
-    """What determines the data of recordings, named "split/recording: file".
+    """What determines the data of recordings, such as "0/NAME: FILE" of the first split.
 
     For each recording, these are the part of the sensor that is used, all bytes of the files of
     events, rectification and label times, all labels, and the camera's speed. They are independent

@@ -10,7 +10,7 @@ from tespec.core.progress import progress
 from tespec.core.settings import Size
 from tespec.events.cache import cached_store, free_space
 from tespec.events.files import has_original_files, matches_recording
-from tespec.events.packing import load, pack
+from tespec.events.packing import pack, pack_in_memory
 from tespec.events.readers import (
     Reader,
     aedat4,
@@ -100,7 +100,7 @@ def open_events(
     if isinstance(recording, PackedEvents):
         return recording
     if recording.events <= IN_MEMORY:
-        return load(recording)
+        return pack_in_memory(recording)
     store = cached_store(recording)
     free_space(recording.events)
     with progress(f"packing {recording.path.name} into {store.parent}", "events") as advance:

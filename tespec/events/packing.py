@@ -49,8 +49,8 @@ class NotWritable(UserError):
     """Raised if a packed store cannot be written to its folder."""
 
 
-def load(reader: Reader) -> PackedEvents:
-    """Load all events of a recording into memory."""
+def pack_in_memory(reader: Reader) -> PackedEvents:
+    """Read a recording and keep its packed events in memory, 4 bytes each."""
     facts = Facts(reader.height, reader.width)
     words, index = zip(*_packed(reader, facts), strict=True)
     arrays = np.concatenate(words), np.concatenate(index)
@@ -60,7 +60,7 @@ def load(reader: Reader) -> PackedEvents:
 def scan(reader: Reader) -> Facts:
     """Read and check a recording as `pack` does, without storing its events."""
     facts = Facts(reader.height, reader.width)
-    for _ in in_order(reader, facts):
+    for _ in in_order(reader, facts):  # completes `facts`
         pass
     return facts
 
@@ -164,8 +164,8 @@ def _packed(reader: Reader, facts: Facts) -> Iterator[tuple[NDArray[np.uint32], 
     """Yield parts of packed events and of their index; for `facts`, see `in_order`."""
     words = np.empty(PART, np.uint32)
     index = [np.empty(0, np.int64)]
-    filled = 0  # words of this part
-    indexed = 0  # milliseconds of all parts
+    filled = 0  # words of this part so far
+    indexed = 0  # milliseconds in the index of all parts so far
     for events in in_order(reader, facts):
         if filled + len(events.t) > PART:
             yield words[:filled], np.concatenate(index)
@@ -257,9 +257,13 @@ def in_order(reader: Reader, facts: Facts) -> Iterator[Events]:
 
 
 def _corrected(reader: Reader, facts: Facts) -> Iterator[Events]:
-    """Yield parts of a recording in time order; `facts` is of the parts before."""
+    """Yield parts of a recording in time order by the rule of `in_order`.
+
+    The last `LOOK_AHEAD` events of a block are held back, since the block after it decides whether
+    they are ahead of their successors. `facts` counts the events of the parts before.
+    """
     held = end = Events(*(np.empty(0, dtype) for dtype in ("u2", "u2", "i8", "u1")))
-    first = ""
+    first_change = ""
     for block in chain(_on_sensor(reader, facts), [end]):
         latest = facts.t_last if facts.count else EARLIEST
         borders = np.concatenate(([latest], held.t, block.t[:1]))
@@ -271,39 +275,46 @@ def _corrected(reader: Reader, facts: Facts) -> Iterator[Events]:
             continue
         pairs: Any = zip(held, block, strict=True)
         events = Events(*(np.concatenate(pair) for pair in pairs))
-        number = len(events.t) if block is end else max(len(events.t) - LOOK_AHEAD, 0)
-        times, corrected = _correct(events.t, latest, number)
-        if corrected < number:
-            before = int(times[corrected - 1]) if corrected else latest
-            time = int(events.t[corrected])
+        ready = len(events.t) if block is end else max(len(events.t) - LOOK_AHEAD, 0)
+        times, n_sorted = _correct(events.t, latest, ready)
+        if n_sorted < ready:
+            before = int(times[n_sorted - 1]) if n_sorted else latest
+            time = int(events.t[n_sorted])
             raise UserError(
                 reader.path,
-                f"event {facts.count + corrected:,} at {time:,} us is "
+                f"event {facts.count + n_sorted:,} at {time:,} us is "
                 f"{(before - time) / 1e6:,.3f} s earlier than one before it",
                 "sort its events by time, or cut it where its clock starts again",
             )
-        changed = np.flatnonzero(times != events.t[:number])
-        if len(changed) and not first:
-            first = f"{events.t[changed[0]]:,} us of event {facts.count + changed[0]:,}"
+        changed = np.flatnonzero(times != events.t[:ready])
+        if len(changed) and not first_change:
+            first_change = f"{events.t[changed[0]]:,} us of event {facts.count + changed[0]:,}"
         facts.clamped += len(changed)
-        held = _select(events, slice(number, None))
-        yield _select(events, slice(number))._replace(t=times)
+        held = _select(events, slice(ready, None))
+        yield _select(events, slice(ready))._replace(t=times)
     if facts.clamped > max(1, TOLERATED * facts.count):
         raise UserError(
             reader.path,
-            f"{facts.clamped:,} of {facts.count:,} times are not in order, the first is {first}",
+            f"{facts.clamped:,} of {facts.count:,} times are not in order, "
+            f"the first is {first_change}",
             "sort its events by time, or copy it again",
         )
 
 
 @njit(cache=True, nogil=True)
-def _correct(t, latest, number):  # type: ignore[no-untyped-def]
-    """Correct the first `number` times by the rule of `in_order`, until one cannot be corrected.
+def _correct(t, latest, count):  # type: ignore[no-untyped-def]
+    """Correct the first `count` times by the rule of `in_order`, until one cannot be corrected.
 
-    Returns the times (number,), and how many of them are in order.
+    Args:
+        t: (N,) times in us, of which those after the first `count` are only compared.
+        latest: latest time before them in us.
+        count: number of times.
+
+    Returns:
+        The times (count,), and how many of them are in order.
     """
-    times = t[:number].copy()
-    for i in range(number):
+    times = t[:count].copy()
+    for i in range(count):
         if i + 1 < len(t) and latest <= t[i + 1] < t[i]:
             both_earlier = i + 2 < len(t) and max(t[i + 1], t[i + 2]) < t[i] - AHEAD
             if both_earlier or t[i + 1] < t[i] - LARGEST_STEP:
@@ -311,7 +322,7 @@ def _correct(t, latest, number):  # type: ignore[no-untyped-def]
         if times[i] < latest - LARGEST_STEP:
             return times, i
         times[i] = latest = max(times[i], latest)
-    return times, number
+    return times, count
 
 
 def _select(events: Events, index: slice | NDArray[np.bool_]) -> Events:

@@ -31,7 +31,7 @@ PACK_AGAIN = "pack the recording again, or copy the store again"
 LONGEST_HOURS = 8  # with an index of 0.2 GB; a longer recording has a damaged timestamp
 LATEST = 10**17  # us since 1970: the year 5138; today's time in nanoseconds is a larger number
 MILLISECOND = 1000  # us
-BLOCK = 1 << 12  # events counted per block; the indices of their cells stay in the L1 cache
+CACHE_BLOCK = 1 << 12  # events counted per block; the indices of their cells stay in the L1 cache
 MAX_COUNT = 10  # largest count
 
 X_BITS, Y_BITS = 11, 10
@@ -83,8 +83,8 @@ class PackedEvents:
         self.clamped, self.dropped = facts.clamped, facts.dropped
         self._arrays = arrays
         self._first_ms = facts.t_first // MILLISECOND
-        # (height, width) rectified pixels, x | y << X_BITS, or `OUTSIDE`
-        self._table: NDArray[np.uint32] | None = None
+        # (height, width) rectified x | y << X_BITS of each pixel, or `OUTSIDE`; None: not rectified
+        self._new_pixels: NDArray[np.uint32] | None = None
 
     def rectified(self, pixels: NDArray[np.int16]) -> "PackedEvents":
         """Return the same events at other pixels, without those that leave the sensor.
@@ -93,9 +93,10 @@ class PackedEvents:
         The attributes still describe all events.
         """
         x, y = pixels[..., 0].astype(np.int64), pixels[..., 1].astype(np.int64)
-        other = copy(self)
-        other._table = np.where((x < 0) | (y < 0), OUTSIDE, x | y << X_BITS).astype(np.uint32)
-        return other
+        rectified = copy(self)
+        is_outside = (x < 0) | (y < 0)
+        rectified._new_pixels = np.where(is_outside, OUTSIDE, x | y << X_BITS).astype(np.uint32)
+        return rectified
 
     def slice(self, t0: int, t1: int) -> Events:
         """Read the events of a time interval.
@@ -112,7 +113,7 @@ class PackedEvents:
     def latest(self, end: int, count: int) -> Events:
         """Read the last `count` events before the time `end` in us, fewer if there are not so many.
 
-        Events that rectification removes count as well. Returns them as `slice` does.
+        Events that rectification removes count as well. Returns the others as `slice` does.
         """
         index = self._arrays()[1]
         last = min(max(end // MILLISECOND - self._first_ms, 0), len(index) - 1)
@@ -122,14 +123,14 @@ class PackedEvents:
         return self._rectify(Events(x[-count:], y[-count:], t[-count:], p[-count:]))
 
     def _slice(self, t0: int, t1: int) -> Events:
-        x, y, t, p = _unpack(*self._milliseconds(t0, t1))
+        x, y, t, p = _unpack(*self._words_between(t0, t1))  # of complete milliseconds
         begin, end = np.searchsorted(t, (t0, t1))
         return Events(x[begin:end], y[begin:end], t[begin:end], p[begin:end])
 
     def _rectify(self, events: Events) -> Events:
-        if self._table is None:
+        if self._new_pixels is None:
             return events
-        pixels = self._table[events.y, events.x]
+        pixels = self._new_pixels[events.y, events.x]
         visible = pixels != OUTSIDE
         moved = pixels[visible]
         return Events(
@@ -147,17 +148,22 @@ class PackedEvents:
             maps: rows and columns of the histogram for sensor coordinates, see `Region.cell_maps`.
             out: (2*bins, H, W) histogram, overwritten.
         """
-        words, offsets, first_ms = self._milliseconds(int(times[0]), int(times[-1]))
+        words, offsets, first_ms = self._words_between(int(times[0]), int(times[-1]))
         ends = _ends_of_bins(words, offsets, first_ms, times)
-        if self._table is not None:
-            words = _rectify(words, self._table)
+        if self._new_pixels is not None:
+            words = _rectify_words(words, self._new_pixels)
         _count_words(words, ends, *maps, out)
 
-    def _milliseconds(self, t0: int, t1: int) -> tuple[NDArray[np.uint32], NDArray[np.int64], int]:
-        """Return the words of the milliseconds that cover t0 <= t < t1 (us).
+    def _words_between(self, t0: int, t1: int) -> tuple[NDArray[np.uint32], NDArray[np.int64], int]:
+        """Return the words of the M milliseconds that cover t0 <= t < t1 (us).
 
-        Also returns the offset of each millisecond in these words with a final border (M + 1,),
-        and the first millisecond.
+        Returns:
+            The words (N,), of which the first and the last millisecond may hold some outside of the
+            interval; the index (M + 1,) of the first word of each millisecond, and N; and the
+            number of the first millisecond.
+
+        Raises:
+            UserError: the words are damaged.
         """
         words, index = self._arrays()
         first = min(max(t0 // MILLISECOND - self._first_ms, 0), len(index) - 1)
@@ -177,8 +183,8 @@ def open_store(folder: Path) -> PackedEvents:
     """Open a packed store with memory-mapped files."""
     facts = _facts(header_of(folder))
     try:
-        states = [(folder / name).stat() for name in (HEADER, WORDS, INDEX)]
-        mapped = partial(_mapped, folder, *((file.st_size, file.st_mtime_ns) for file in states))
+        files = [(folder / name).stat() for name in (HEADER, WORDS, INDEX)]
+        mapped = partial(_mapped, folder, *((file.st_size, file.st_mtime_ns) for file in files))
         words, index = mapped()
     except (FileNotFoundError, ValueError) as error:
         raise UserError(
@@ -358,22 +364,24 @@ def _count_words(words, ends, rows, columns, histogram):  # type: ignore[no-unty
     """
     bins, height, width = len(ends) - 1, histogram.shape[1], histogram.shape[2]
     counts = histogram.reshape(-1)
-    step, wide = np.uint64(bins * height * width), np.uint64(width)
-    cells = np.empty(BLOCK, np.uint32)
-    visible, unused = np.empty(BLOCK, np.uint32), np.empty(BLOCK, np.uint32)
+    positive, stride = np.uint64(bins * height * width), np.uint64(width)
+    cells = np.empty(CACHE_BLOCK, np.uint32)
+    visible, unused = np.empty(CACHE_BLOCK, np.uint32), np.empty(CACHE_BLOCK, np.uint32)
     for k in range(bins):
         _clear(histogram, k)
         first = np.uint64(k * height * width)
-        for begin in range(ends[k], ends[k + 1], BLOCK):
-            block = words[begin : min(begin + BLOCK, ends[k + 1])]
-            count = _locate(block, rows[0], columns[0], first, step, wide, cells, visible)
+        for begin in range(ends[k], ends[k + 1], CACHE_BLOCK):
+            block = words[begin : min(begin + CACHE_BLOCK, ends[k + 1])]
+            count = _locate(block, rows[0], columns[0], first, positive, stride, cells, visible)
             _add(counts, cells, count)
             # A word is at the other rows and columns only if it is at the first.
             for i in range(len(rows)):
                 for j in range(len(columns)):
                     if i or j:
-                        known = visible[:count]
-                        more = _locate(known, rows[i], columns[j], first, step, wide, cells, unused)
+                        again = visible[:count]
+                        more = _locate(
+                            again, rows[i], columns[j], first, positive, stride, cells, unused
+                        )
                         _add(counts, cells, more)
 
 
@@ -392,13 +400,13 @@ def count_events(x, y, p, ends, histogram):  # type: ignore[no-untyped-def]
     area = histogram.shape[1] * histogram.shape[2]
     width = np.uint32(histogram.shape[2])
     counts = histogram.reshape(-1)
-    cells = np.empty(BLOCK, np.uint32)
+    cells = np.empty(CACHE_BLOCK, np.uint32)
     for k in range(bins):
         first, positive = np.uint32(k * area), np.uint32(bins * area)
         _clear(histogram, k)
-        for begin in range(ends[k], ends[k + 1], BLOCK):
+        for begin in range(ends[k], ends[k + 1], CACHE_BLOCK):
             # Slices from zero: their loop is vectorised.
-            block = slice(begin, min(begin + BLOCK, ends[k + 1]))
+            block = slice(begin, min(begin + CACHE_BLOCK, ends[k + 1]))
             xs = x[block]
             ys = y[block]
             ps = p[block]
@@ -417,30 +425,33 @@ def _clear(histogram, k):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _rectify(words, table):  # type: ignore[no-untyped-def]
-    """Return words at their pixels in the table, without their times."""
+def _rectify_words(words, new_pixels):  # type: ignore[no-untyped-def]
+    """Return words (N,) at their new pixels, see `PackedEvents.rectified`, without their times."""
     moved = np.empty(len(words), np.uint32)
     for i in range(len(words)):
         x, y, _ = _fields(words[i])
-        moved[i] = table[y, x] | words[i] & ON
+        moved[i] = new_pixels[y, x] | words[i] & ON
     return moved
 
 
 @njit(cache=True, nogil=True)
-def _locate(words, rows, columns, first, step, wide, cells, out):  # type: ignore[no-untyped-def]
+def _locate(words, rows, columns, first, positive, stride, cells, out):  # type: ignore[no-untyped-def]
     """Write the visible words into `out`, and the indices of their counts into `cells`.
 
-    Cells first, counts after: neither loop has a branch to mispredict, and stores do not stall
-    them. Returns the number of visible words.
+    The counts are increased in another loop: neither has a branch to mispredict, and stores do not
+    stall them. The count of a word is at `first`, of its bin's negative events, plus `positive` for
+    positive ones, plus its column, plus `stride` for each row. Returns the number of visible words.
     """
     count = np.int64(0)
     for i in range(len(words)):
         x, y, on = _fields(words[i])
         column = columns[x]
         row = rows[y]
-        cells[count] = np.uint32(first + on * step + np.uint64(row) * wide + np.uint64(column))
+        cells[count] = np.uint32(
+            first + on * positive + np.uint64(row) * stride + np.uint64(column)
+        )
         out[count] = words[i]
-        count += np.int64((column | row) >= 0)
+        count += np.int64((column | row) >= 0)  # the next word overwrites one that is not visible
     return count
 
 

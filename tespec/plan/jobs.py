@@ -20,16 +20,16 @@ from tespec.comparison.published import ABLATED, read_ablations
 from tespec.comparison.records import Key, Record, read_records
 from tespec.core import config
 from tespec.core.description import read_description
-from tespec.core.errors import UserError
+from tespec.core.errors import UserError, require
 from tespec.core.files import UNREADABLE, read_yaml, sha256_of
 from tespec.core.settings import PositiveFraction, PositiveInt, build, suggest
 from tespec.registry import register_methods
 
-# A control does not take over these settings of its group, which train or load the whole network.
-OF_TUNING = ("optimisation.", "peak_lr_after", "new_stem")
-Some = Field(min_length=1)
-Seeds = Annotated[tuple[NonNegativeInt, ...], Some]
-Names = Annotated[tuple[str, ...], Some]
+# Prefixes of settings that train or load the whole network, so its control does not take them over.
+NOT_OF_CONTROLS = ("optimisation.", "peak_lr_after", "new_stem")
+NonEmpty = Field(min_length=1)
+Seeds = Annotated[tuple[NonNegativeInt, ...], NonEmpty]
+Names = Annotated[tuple[str, ...], NonEmpty]
 Changes = tuple[str, ...]  # `KEY=VALUE`
 Evaluation = Literal["full", "frozen"]
 
@@ -39,10 +39,10 @@ class Cells:
     """Cells of the tables: all combinations of the fields, which docs/running.md explains."""
 
     methods: Names
-    architectures: Annotated[tuple[Arch, ...], Some] = ("recurrent", "feedforward")
+    architectures: Annotated[tuple[Arch, ...], NonEmpty] = ("recurrent", "feedforward")
     tasks: Names | None = None
-    evaluations: Annotated[tuple[Evaluation, ...], Some] = ("full",)
-    label_fraction: Annotated[tuple[PositiveFraction, ...], Some] = (1.0,)
+    evaluations: Annotated[tuple[Evaluation, ...], NonEmpty] = ("full",)
+    label_fraction: Annotated[tuple[PositiveFraction, ...], NonEmpty] = (1.0,)
     seeds: Seeds | None = None
     backbone: str = ""
     set: Changes = ()
@@ -70,7 +70,7 @@ class Plan:
     split: Literal["test", "val"] = "test"
     seeds: Seeds | None = None
     # fine-tuning seeds by the seed of the pre-training that they start from
-    pretrainings: Annotated[dict[NonNegativeInt, Seeds], Some] | None = None
+    pretrainings: Annotated[dict[NonNegativeInt, Seeds], NonEmpty] | None = None
     cells: tuple[Cells, ...] = ()
     ablations: tuple[
         Annotated[
@@ -156,26 +156,27 @@ def finished_runs(jobs: Sequence[Job], results: Path) -> tuple[dict[Key, Record]
     return {record.key: record for record in oldest_first}, problems
 
 
-def missing_jobs(jobs: Sequence[Job], done: Mapping[Key, Record], runs: Path) -> list[Job]:
+def missing_jobs(jobs: Sequence[Job], finished: Mapping[Key, Record], runs: Path) -> list[Job]:
     """Find the jobs that have to run.
 
     Args:
         jobs: of a plan.
-        done: records by key.
+        finished: records by key.
         runs: folder of the weights.
 
     Returns:
         Jobs without a record, after the runs that they start from and whose weights are missing.
     """
 
-    def required(job: Job) -> list[Job]:
-        start = job.upstream
-        if start is None or (start.key in done and weights_path(done[start.key], runs).is_file()):
-            return []
-        return [*required(start), start]
+    def has_weights(job: Job) -> bool:
+        return job.key in finished and weights_path(finished[job.key], runs).is_file()
 
-    missing = [job for job in jobs if job.key not in done]
-    first = chain.from_iterable(map(required, missing))
+    def starts(job: Job) -> list[Job]:
+        start = job.upstream
+        return [*starts(start), start] if start and not has_weights(start) else []
+
+    missing = [job for job in jobs if job.key not in finished]
+    first = chain.from_iterable(map(starts, missing))
     return list({job.key: job for job in (*first, *missing)}.values())
 
 
@@ -202,8 +203,8 @@ def command(job: Job, checkpoint: Path | str | None = None) -> list[str]:
     }[cell.kind]
     words += ["--freeze"] if cell.frozen and cell.kind == "evaluation" else []
     start = job.checkpoint or checkpoint
-    of_cell, _ = config.split_changes(job.set)
-    for change in of_cell if start else job.set:
+    of_finetuning, _ = config.split_changes(job.set)
+    for change in of_finetuning if start else job.set:
         words += ["--set", change]
     files = config.user_files(profiles=cell.profile)  # after those that it is based on
     options = {
@@ -235,15 +236,18 @@ def expand(plan: Plan, seeds: Sequence[int] = ()) -> list[Job]:
             weights that it does not use, or contradictory seeds.
     """
     register_methods()
-    if plan.seeds and plan.pretrainings:
-        raise UserError(
-            f"plan {plan.name}, seeds", "are also in pretrainings", "remove one of the two"
-        )
-    of_plan = plan.seeds or tuple(dict.fromkeys(chain(*(plan.pretrainings or {0: (0,)}).values())))
+    require(
+        not (plan.seeds and plan.pretrainings),
+        f"plan {plan.name}, seeds",
+        "are also in pretrainings",
+        "remove one of the two",
+    )
+    finetuning_seeds = chain(*(plan.pretrainings or {0: (0,)}).values())
+    default_seeds = plan.seeds or tuple(dict.fromkeys(finetuning_seeds))
     job_of = cache(partial(_job, plan))
     jobs: dict[Key, Job] = {}
     for kind, cells, checkpoints, ablations in _groups(plan):
-        chosen = seeds or cells.seeds or of_plan
+        chosen = seeds or cells.seeds or default_seeds
         for fraction, evaluation, method, task, arch in product(
             cells.label_fraction,
             cells.evaluations,
@@ -253,14 +257,14 @@ def expand(plan: Plan, seeds: Sequence[int] = ()) -> list[Job]:
         ):
             few_labels = () if fraction == 1 else (f"label_fraction={fraction}",)
             unseeded = job_of(
-                kind,
-                method,
-                task,
-                arch,
-                (*plan.set, *cells.set, *few_labels),
-                cells.backbone,
-                evaluation == "frozen",
-                checkpoints.get(method),
+                kind=kind,
+                method=method,
+                task=task,
+                arch=arch,
+                changes=(*plan.set, *cells.set, *few_labels),
+                backbone=cells.backbone,
+                frozen=evaluation == "frozen",
+                checkpoint=checkpoints.get(method),
             )
             for seed in chosen[:1] if kind == "reference" else chosen:
                 for job in _with_seed(plan, unseeded, seed):
@@ -271,12 +275,12 @@ def expand(plan: Plan, seeds: Sequence[int] = ()) -> list[Job]:
                         jobs[control.key] = control
     methods = {job.cell.method for job in jobs.values() if job.cell.kind == "evaluation"}
     for method in plan.checkpoints:
-        if method not in methods:
-            raise UserError(
-                f"plan {plan.name}, checkpoints {method}",
-                "no cell has this method",
-                suggest(method, sorted(methods)),
-            )
+        require(
+            method in methods,
+            f"plan {plan.name}, checkpoints {method}",
+            "no cell has this method",
+            suggest(method, sorted(methods)),
+        )
     return sorted(jobs.values(), key=lambda job: job.seed)
 
 
@@ -287,12 +291,12 @@ def _groups(plan: Plan) -> Iterator[tuple[Kind, Cells, Mapping[str, Path], tuple
     known = read_ablations()
     for group in plan.ablations:
         for name in group.tables:
-            if name not in known:
-                raise UserError(
-                    f"plan {plan.name}, ablation {name}",
-                    "no such table",
-                    f"choose from {', '.join(known)}",
-                )
+            require(
+                name in known,
+                f"plan {plan.name}, ablation {name}",
+                "no such table",
+                f"choose from {', '.join(known)}",
+            )
             task = group.task or known[name].task
             _, _, profile = _data(plan, task)
             _, changes = config.split_changes(plan.set)
@@ -320,12 +324,12 @@ def _with_seed(plan: Plan, job: Job, seed: int) -> list[Job]:
         return [job]
     pretrainings = plan.pretrainings or {seed: (seed,)}
     first_seeds = [first for first, seeds in pretrainings.items() if seed in seeds]
-    if not first_seeds:
-        raise UserError(
-            f"plan {plan.name}, {job.cell.method}, seed {seed}",
-            "no pre-training in pretrainings has this seed",
-            f"choose from {', '.join(map(str, sorted({*chain(*pretrainings.values())})))}",
-        )
+    require(
+        first_seeds,
+        f"plan {plan.name}, {job.cell.method}, seed {seed}",
+        "no pre-training in pretrainings has this seed",
+        f"choose from {', '.join(map(str, sorted({*chain(*pretrainings.values())})))}",
+    )
     return [
         replace(job, pretraining=first, upstream=replace(job.upstream, seed=first))
         for first in first_seeds
@@ -334,6 +338,7 @@ def _with_seed(plan: Plan, job: Job, seed: int) -> list[Job]:
 
 def _job(
     plan: Plan,
+    *,
     kind: Kind,
     method: str,
     task: str,
@@ -349,7 +354,7 @@ def _job(
     from tespec.runs.references import REFERENCES
     from tespec.weights.files import read_recipe
 
-    of_cell, of_pretraining = config.split_changes(changes)
+    of_finetuning, of_pretraining = config.split_changes(changes)
     if checkpoint and of_pretraining:
         raise UserError(
             f"plan {plan.name}, {method}, set {config.PRETRAINING}{of_pretraining[0]}",
@@ -362,7 +367,7 @@ def _job(
     network = method_class.require_backbone(backbone)
     of_data = read_description(Path(data)).overrides()
     settings = config.finetuning_settings(
-        task, arch, profile, of_cell, of_data, network, frozen=frozen
+        task, arch, profile, of_finetuning, of_data, network, frozen=frozen
     )
     cell = finetuning_cell(
         kind,
@@ -377,24 +382,32 @@ def _job(
     if checkpoint:
         start, pretraining = start_of(read_recipe(checkpoint), sha256_of(checkpoint), checkpoint)
         cell = replace(cell, start=start)
-        return Job(cell, 0, data, of_cell, backbone, checkpoint, pretraining)
+        return Job(cell, 0, data, of_finetuning, backbone, checkpoint, pretraining)
     if method_class.recipe is not None:
         recipe = config.pretraining_settings(method, profile, of_pretraining, backbone)
         of_recipe, label, _ = _data(plan, recipe.dataset, labelled=False)
         start = pretraining_cell(recipe, label, plan.accumulate)
         upstream = Job(start, 0, of_recipe, of_pretraining, backbone)
         return Job(replace(cell, start=start), 0, data, changes, backbone, upstream=upstream)
-    return Job(cell, 0, data, of_cell, backbone)
+    return Job(cell, 0, data, of_finetuning, backbone)
 
 
 def _control(plan: Plan, job: Job) -> Job:
     """Make the job that trains a new head on the backbone of a fine-tuned network."""
     changes = tuple(
-        change for change in job.set if change in plan.set or not change.startswith(OF_TUNING)
+        change for change in job.set if change in plan.set or not change.startswith(NOT_OF_CONTROLS)
     )
     cell = job.cell
     control = _job(
-        plan, "control", "control", cell.task, cell.arch, changes, cell.backbone, True, None
+        plan,
+        kind="control",
+        method="control",
+        task=cell.task,
+        arch=cell.arch,
+        changes=changes,
+        backbone=cell.backbone,
+        frozen=True,
+        checkpoint=None,
     )
     cell = replace(control.cell, start=cell)
     pretraining = job.seed if job.pretraining is None else job.pretraining
@@ -425,8 +438,7 @@ def select(jobs: Sequence[Job], only: Sequence[str]) -> list[Job]:
     Raises:
         UserError: a name is not in the plan, or no job is left.
     """
-    if not jobs:
-        raise UserError("plan", "has no cells, ablations or references", "list some")
+    require(jobs, "plan", "has no cells, ablations or references", "list some")
 
     def names_of(job: Job) -> list[set[str]]:
         cell = job.cell
@@ -436,16 +448,14 @@ def select(jobs: Sequence[Job], only: Sequence[str]) -> list[Job]:
     categories = [set[str]().union(*names) for names in zip(*map(names_of, jobs), strict=True)]
     known = sorted(set[str]().union(*categories))
     for name in only:
-        if name not in known:
-            raise UserError(f"--only {name}", "not in this plan", f"choose from {', '.join(known)}")
+        require(
+            name in known, f"--only {name}", "not in this plan", f"choose from {', '.join(known)}"
+        )
     selected = list(jobs)
     for i, category in enumerate(categories):
         if allowed := category & {*only}:
             selected = [job for job in selected if allowed & names_of(job)[i]]
-    if not selected:
-        raise UserError(
-            f"--only {' '.join(only)}", "matches no run of this plan", "give fewer names"
-        )
+    require(selected, f"--only {' '.join(only)}", "matches no run of this plan", "give fewer names")
     return selected
 
 
@@ -459,12 +469,11 @@ def require_weights(plan: Plan, jobs: Sequence[Job]) -> None:
     from tespec.pretraining.method import find_method
 
     for job in jobs:
-        starts = job.upstream is not None or job.checkpoint is not None
-        if job.cell.kind != "evaluation" or starts:
+        if job.cell.kind != "evaluation" or job.upstream or job.checkpoint:
             continue
-        if find_method(job.cell.method).row.pretraining_data != "-":
-            raise UserError(
-                f"plan {plan.name}, {job.cell.method}",
-                "has no pre-trained weights",
-                f"give --checkpoints {job.cell.method}=FILE, or leave the method out",
-            )
+        require(
+            find_method(job.cell.method).row.pretraining_data == "-",
+            f"plan {plan.name}, {job.cell.method}",
+            "has no pre-trained weights",
+            f"give --checkpoints {job.cell.method}=FILE, or leave the method out",
+        )

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from tespec.core.errors import UserError
+from tespec.core.errors import UserError, require
 from tespec.core.hashes import Contents
 from tespec.core.settings import Pretraining, Size
 from tespec.datasets import images
@@ -24,6 +24,7 @@ from tespec.models.backbone import reset
 
 NAMES_PER_LINE = 8
 VAL_RECORDINGS = 8  # at most
+FEW_RECORDINGS = 4  # at most, if only some frames are asked for
 VAL_WINDOWS = 900  # leading windows of each recording, at most
 VAL_IMAGES = 512
 VAL_PAIRS = 256
@@ -60,16 +61,19 @@ class _Data:
         self.cfg = cfg
         if size is not None:
             self.size = size
-        if settings.recurrent and self.unordered:
-            raise UserError(
-                "recurrent", f"{self.unordered} have no order in time", "set it to false"
-            )
-        if settings.recurrent and settings.sampling == "random" and settings.segments == 1:
-            raise UserError(
-                "recurrent",
-                "chunks of one window have no state to carry, so memory is not trained",
-                "set sampling to stream, or segments to 2 or more",
-            )
+        require(
+            not (settings.recurrent and self.unordered),
+            "recurrent",
+            f"{self.unordered} have no order in time",
+            "set it to false",
+        )
+        carries_no_state = settings.sampling == "random" and settings.segments == 1
+        require(
+            not (settings.recurrent and carries_no_state),
+            "recurrent",
+            "chunks of one window have no state to carry, so memory is not trained",
+            "set sampling to stream, or segments to 2 or more",
+        )
 
 
 class EventData(_Data):
@@ -90,18 +94,18 @@ class EventData(_Data):
             skip_damaged: whether to skip unreadable recordings instead of refusing them.
 
         Raises:
-            UserError: if the validation recordings are too short.
+            UserError: if the validation recordings are too short for a validation batch.
         """
         self.split(root, skip_damaged)
         segments = self.settings.segments
         min_count = min(self.method.min_batch_size, self._val_lanes)
-        sequences = len(self._val_chunks())
-        if sequences < min_count:
+        chunks = self._val_chunks()
+        if len(chunks) < min_count:
             longest = max(map(len, self.held_out))
             option = f"--set segments={longest}" if 0 < longest < segments else "fewer segments"
             raise UserError(
                 root,
-                f"the validation recordings contain {sequences} sequences of {segments} windows, "
+                f"the validation recordings contain {len(chunks)} sequences of {segments} windows, "
                 f"fewer than {min_count}; the longest has {longest} windows of "
                 f"{self.settings.window_ms:g} ms",
                 f"use {option}, or longer recordings",
@@ -155,7 +159,7 @@ class EventData(_Data):
         """Return a batch of zeros, for estimating the cost of a step.
 
         Args:
-            lanes: number of sequences, images or pairs.
+            lanes: number of sequences.
             device: device of the batch, such as "meta".
         """
         shape = (lanes, self.settings.segments, 2 * self.settings.bins, *self.size)
@@ -175,10 +179,11 @@ class EventData(_Data):
     def _val_chunks(self, frames: int | None = None) -> list[tuple[Recording, int]]:
         """Recording and first window of each validation chunk; `frames` as in `val_batches`."""
         segments = self.settings.segments
-        recordings = [part for part in self.held_out if len(part) >= segments][:VAL_RECORDINGS]
+        long_enough = [recording for recording in self.held_out if len(recording) >= segments]
+        recordings = long_enough[:VAL_RECORDINGS]
         windows = VAL_WINDOWS
         if frames is not None:
-            recordings = recordings[:4]
+            recordings = recordings[:FEW_RECORDINGS]
             windows = max(segments, frames // len(recordings))
         return [
             (recording, first)
@@ -193,7 +198,7 @@ class EventData(_Data):
 
         Args:
             device: device of the batches.
-            frames: about how many frames to yield, from up to four recordings; None: all.
+            frames: about how many frames to yield, from `FEW_RECORDINGS` at most; None: all.
         """
         settings = self.settings
         chunks = self._val_chunks(frames)
@@ -253,10 +258,12 @@ class ImageData(_Data):
         self.root = root
         self.images = images.open_images(root)
         min_count = self.method.min_batch_size
-        if len(self.images.held_out) < min_count:
-            raise UserError(
-                root, f"fewer than {min_count} images are left for validation", "add images"
-            )
+        require(
+            len(self.images.held_out) >= min_count,
+            root,
+            f"fewer than {min_count} images are left for validation",
+            "add images",
+        )
         self.notes = tuple(_skipped(self.images))
 
     def contents(self) -> Contents:
@@ -293,8 +300,9 @@ class ImageData(_Data):
             device: device of the batches.
             frames: number of images, at most; None: `VAL_IMAGES`, or one of each class.
         """
-        by_class = groupby(sorted(self.images.held_out, key=self.images.label), self.images.label)
-        # an image of each class in turn
+        label_of = self.images.label
+        by_class = groupby(sorted(self.images.held_out, key=label_of), label_of)
+        # An image of each class in turn; classes with fewer images have None in the last rounds.
         rounds = list(zip_longest(*(list(paths) for _, paths in by_class)))
         limit = frames or max(VAL_IMAGES, len(rounds[0]))
         paths = [path for paths in rounds for path in paths if path][:limit]
@@ -332,24 +340,24 @@ class PairData(EventData):
             UserError: if the recordings have no images, or too few pairs.
         """
         # before the recordings are packed
-        if not any((path / IMAGES).is_dir() for path in find_recordings(root)):
-            raise UserError(
-                root,
-                f"no recording has images in {IMAGES}/",
-                "give recordings of the DDD17 archive",
-            )
+        require(
+            any((path / IMAGES).is_dir() for path in find_recordings(root)),
+            root,
+            f"no recording has images in {IMAGES}/",
+            "give recordings of the DDD17 archive",
+        )
         self.split(root, skip_damaged)
         window_ms = self.settings.window_ms
         self.train = images.pair_with_frames(self.train, window_ms)
         pairs = images.pair_with_frames(self.held_out, window_ms)
         self.held_out = images.subsample(pairs, VAL_PAIRS)
         min_count = self.method.min_batch_size
-        if sum(map(len, self.held_out)) < min_count:
-            raise UserError(
-                root,
-                f"fewer than {min_count} pairs are left for validation",
-                "use longer recordings, or more of them",
-            )
+        require(
+            sum(map(len, self.held_out)) >= min_count,
+            root,
+            f"fewer than {min_count} pairs are left for validation",
+            "use longer recordings, or more of them",
+        )
 
     def steps(self, seed: int, shard: Shard = FULL_BATCH) -> images.PairBatches:
         """Return the training batches, indexed by step.
@@ -377,8 +385,8 @@ class PairData(EventData):
         pairs = sum(map(len, self.held_out))
         batch_count = -(-pairs // min(self.settings.batch_size, VAL_BATCH))
         size = max(self.method.min_batch_size, pairs // batch_count)
-        unchanged = replace(self.settings.augmentation, flip=0.0, zoom=0.0)
-        settings = replace(self.settings, augmentation=unchanged, batch_size=size)
+        no_augmentation = replace(self.settings.augmentation, flip=0.0, zoom=0.0)
+        settings = replace(self.settings, augmentation=no_augmentation, batch_size=size)
         steps = images.PairBatches(self.held_out, settings, 0)
         for step in range(min(pairs, frames or pairs) // size):
             yield {name: value.to(device) for name, value in steps[step].items()}

@@ -355,7 +355,7 @@ def open_pretraining(
     Raises:
         UserError: if settings, backbone and data do not fit.
     """
-    method = pretrain_method(settings)
+    method = objective_class(settings)
     method.require_backbone(settings.backbone)
     data = method.data_type(settings, method, method_settings(settings.objective), size)
     if root is not None:
@@ -363,7 +363,7 @@ def open_pretraining(
     return data
 
 
-def pretrain_method(settings: Pretraining) -> type[PretrainMethod]:
+def objective_class(settings: Pretraining) -> type[PretrainMethod]:
     """Return the class whose loss is trained: the recipe's, or that of `--set objective=NAME`."""
     register_methods()
     return METHODS.module_dict[settings.objective["type"]]

@@ -16,7 +16,7 @@ from PIL import Image
 
 from tespec.comparison.cell import SAMPLE
 from tespec.comparison.export import to_html
-from tespec.comparison.frame import PROTOCOL, notes_on, remarks, select, setting_name
+from tespec.comparison.frame import OF_EVALUATION, notes_on, remarks, select, setting_name
 from tespec.comparison.frame import results as read_results
 from tespec.comparison.published import NONE
 from tespec.comparison.tables import make_tables
@@ -160,7 +160,7 @@ def reconstructions(runs: pd.DataFrame, folder: Path) -> tuple[list[Picture], li
 
 def score_figures(frame: pd.DataFrame) -> list[Picture]:
     """Draw the main scores of each column of the tables, best method on top."""
-    runs, _ = select(frame, {}, free=["split", *PROTOCOL])
+    runs, _ = select(frame, {}, free=["split", *OF_EVALUATION])
     runs = runs[runs.main]
     rows = runs["label"] + ", " + runs["network"] + ", " + runs["pretraining_data"]
     runs = runs.assign(row=rows.str.removesuffix(", -").map(one_line))

@@ -20,7 +20,7 @@ from tespec.datasets.recording import downsampled_region
 from tespec.models import build_backbone
 from tespec.models.backbone import execute
 from tespec.pretraining.data import ImageData
-from tespec.pretraining.method import open_pretraining, pretrain_method
+from tespec.pretraining.method import objective_class, open_pretraining
 from tespec.registry import DATASETS, find_registered
 from tespec.runs.setup import Setup
 from tespec.tasks import find_task
@@ -73,7 +73,7 @@ def require_trainable(
             f"{setup.accumulate} gradient accumulation steps each",
             f"use --set {setting}={larger}, or another --accumulate",
         )
-    min_size = pretrain_method(settings).min_batch_size if isinstance(settings, Pretraining) else 1
+    min_size = objective_class(settings).min_batch_size if isinstance(settings, Pretraining) else 1
     size = batch_size // setup.accumulate
     require(
         size >= min_size,
@@ -93,7 +93,7 @@ class Cost(NamedTuple):
     flops: int  # of an optimizer step; a multiply-add counts as two
     forward: int  # those of its forward pass
     activations: int  # bytes kept for the backward pass, without weights and batch
-    fixed: int  # bytes of weights, gradients and the optimizer's two moments
+    fixed: int  # bytes of weights, buffers, gradients and the optimizer's two moments
     memory: int  # peak memory in bytes
 
 
@@ -177,7 +177,7 @@ class TrainingEstimate(NamedTuple):
             name: sum(p.numel() for p in part.parameters())
             for name, part in self.model.named_children()
         }
-        parameters = ", ".join(f"{count:,} {part}" for part, count in counts.items() if count)
+        parameters = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
         precision = "fp32" if settings.optimisation.precision == "fp32" else "bf16"
         rows, columns = self.size
         per_gpu = f" on each of {gpus} GPUs" if gpus > 1 else ""
@@ -226,7 +226,7 @@ def measured_mfu(settings: Settings, compiled: bool) -> tuple[float, str] | None
     """
     name = settings.task if isinstance(settings, Finetuning) else settings.name
     case = {"stage": "compiled" if compiled else "step", "case": f"{name}, bf16"}
-    wanted = {"device": describe(choose_device(None)), **case}
+    here = {"device": describe(choose_device(None)), **case}
     for path in sorted((RESULTS / "gpu").glob("*.json")):
         try:
             measured = read_json(path)
@@ -234,7 +234,7 @@ def measured_mfu(settings: Settings, compiled: bool) -> tuple[float, str] | None
             raise UserError(path, f"cannot be read ({error})", "run make gpu again") from error
         for row in measured["rows"]:
             facts = {"device": measured["environment"]["device"], **row}
-            if wanted.items() <= facts.items() and "mfu" in row:
+            if here.items() <= facts.items() and "mfu" in row:
                 return row["mfu"], f" ({path.name}: {case['stage']}, {case['case']})"
     return None
 
@@ -252,7 +252,7 @@ def estimate_training(
     if isinstance(settings, Pretraining):
         data = open_pretraining(settings, None, size)
         with device:
-            network = pretrain_method(settings).from_data(data)
+            network = objective_class(settings).from_data(data)
         return TrainingEstimate(
             settings, network, data.size, lambda lanes: data.blank_batch(lanes, device)
         )
@@ -313,28 +313,40 @@ def require_memory(settings: Settings, size: Size, setup: Setup, device: torch.d
     if LEAST_MEMORY * cost.memory <= available:
         peak = peak_throughput(describe(device), settings.optimisation.precision)
         return cost.flops / peak if peak else 0.0
-    remedies = ["--profile sample"] if settings.profile == "paper" else []
-    lanes = settings.batch_size // processes
-    min_size = pretrain_method(settings).min_batch_size if isinstance(settings, Pretraining) else 1
-    parts = max(n for n in range(1, max(1, lanes // min_size) + 1) if lanes % n == 0)
-    for recompute in (True, False):
-        with suppress(UserError):  # batch normalisation cannot be recomputed
-            memory = estimate.cost(
-                replace(setup, accumulate=parts, recompute=recompute), processes
-            ).memory
-            if memory <= available:
-                options = f"--accumulate {parts}{' --recompute' * recompute}"
-                remedies.append(f"{options} ({memory / 1e9:.2g} GB)")
-                break
-    segments = ", segments=N" if settings.segments > 1 else ""
-    remedies.append(f"a smaller batch (--set batch_size=N{segments})")
     name = settings.task if isinstance(settings, Finetuning) else settings.name
     raise UserError(
         f"training of {name}",
         f"needs about {cost.memory / 1e9:.3g} GB of memory, "
         f"but the {'CPU' if on_cpu else 'GPU'} has {available / 1e9:.3g} GB",
-        f"use {', or '.join(remedies)}",
+        f"use {', or '.join(_memory_remedies(estimate, setup, available))}",
     )
+
+
+def _memory_remedies(estimate: TrainingEstimate, setup: Setup, available: float) -> list[str]:
+    """List changes with which a training needs less memory.
+
+    Args:
+        estimate: of the training.
+        setup: options of the run, which need too much.
+        available: memory in bytes; options are listed if the training fits with them.
+    """
+    settings = estimate.settings
+    processes = world_size()
+    remedies = ["--profile sample"] if settings.profile == "paper" else []
+    lanes = settings.batch_size // processes
+    min_size = objective_class(settings).min_batch_size if isinstance(settings, Pretraining) else 1
+    # the most micro-batches into which the lanes of this process can be divided
+    parts = max(n for n in range(1, max(1, lanes // min_size) + 1) if lanes % n == 0)
+    for recompute in (True, False):
+        with suppress(UserError):  # batch normalisation cannot be recomputed
+            smaller = replace(setup, accumulate=parts, recompute=recompute)
+            memory = estimate.cost(smaller, processes).memory
+            if memory <= available:
+                options = f"--accumulate {parts}{' --recompute' * recompute}"
+                remedies.append(f"{options} ({memory / 1e9:.2g} GB)")
+                break
+    segments = ", segments=N" if settings.segments > 1 else ""
+    return [*remedies, f"a smaller batch (--set batch_size=N{segments})"]
 
 
 def input_size(settings: Settings, dataset: str, sensor: Size | None = None) -> Size:
@@ -352,7 +364,7 @@ def input_size(settings: Settings, dataset: str, sensor: Size | None = None) -> 
         UserError: nothing gives the size of the sensor.
     """
     if isinstance(settings, Pretraining) and issubclass(
-        pretrain_method(settings).data_type, ImageData
+        objective_class(settings).data_type, ImageData
     ):
         return open_pretraining(settings, None).size
     stated: Size | None = settings.sensor or sensor

@@ -26,7 +26,7 @@ from tespec.inference import load_trained
 from tespec.metrics import Score
 from tespec.pictures import class_colour, save_figure
 from tespec.pretraining.data import PretrainData
-from tespec.pretraining.method import open_pretraining, pretrain_method
+from tespec.pretraining.method import objective_class, open_pretraining
 from tespec.pretraining.tespec import Tespec
 from tespec.runs.data import Data
 from tespec.runs.pretrain import checksums_of
@@ -152,7 +152,7 @@ def open_pretrained(path: Path, root: Path, split: str, setup: Setup) -> Measure
     names = {field.name for field in fields(Pretraining)}
     values = {name: value for name, value in recipe.items() if name in names}
     settings = build(Pretraining, values, str(path))
-    method = pretrain_method(settings)
+    method = objective_class(settings)
     require(
         issubclass(method, Tespec),
         path,

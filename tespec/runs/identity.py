@@ -31,12 +31,12 @@ from tespec.pretraining.method import (
     Method,
     find_method,
     method_settings,
-    pretrain_method,
+    objective_class,
 )
 from tespec.pretraining.teacher import TeacherMethod, is_timm
 from tespec.registry import DATASETS, METHODS, MODELS, TASKS, source_files
 
-OBJECTIVE = "objective."  # prefix of a setting that names the network
+OBJECTIVE = "objective."  # prefix of `PretrainMethod.requires` if a setting names the network
 # settings of data that two methods which learn from the same recordings have in common
 DATA_SETTINGS = ("dataset", "bins", "rule", "window_ms", "downsample", "sensor_px")
 
@@ -104,22 +104,24 @@ def pretraining_cell(settings: Pretraining, data: str, accumulate: int = 1) -> C
     """
     method = find_method(settings.name)
     changed = changed_settings(settings, method.network)
-    trained = pretrain_method(settings)
-    if unused := [key for key in changed if key.partition(".")[0] in trained.unused]:
+    objective = objective_class(settings)
+    if unused := [key for key in changed if key.partition(".")[0] in objective.unused]:
         where = "--backbone" if unused[0] == "backbone" else unused[0]
         raise UserError(
-            where, f"has no effect on the pre-training of {trained.row.title}", "leave it unchanged"
+            where,
+            f"has no effect on the pre-training of {objective.row.title}",
+            "leave it unchanged",
         )
-    changed.pop("backbone", None)
-    required, file = required_network(settings)
+    changed.pop("backbone", None)  # a field of its own
+    network, file = required_network(settings)
     start: Start = ""
-    if file:
-        changed.pop(f"{trained.requires}_weights", None)
+    if file:  # its content counts, not its path
+        changed.pop(f"{objective.requires}_weights", None)
         changed[REQUIRED_SHA256] = sha256_of(Path(file))
-    if file or is_timm(required):
+    if file or is_timm(network):
         start = OWN_WEIGHTS
-    elif required:
-        start = pretraining_cell(required_settings(settings, required), data, accumulate)
+    elif network:
+        start = pretraining_cell(required_settings(settings, network), data, accumulate)
     if accumulate > 1:
         changed["accumulate"] = accumulate
     arch: Any = settings.arch
@@ -144,7 +146,7 @@ def plugin_sha256(method: type[Method], settings: Settings) -> str:
 
     Args:
         method: class of the method.
-        settings: name the registered parts and the configs of the run.
+        settings: of the run, which name its registered parts and its configs.
 
     Returns:
         Twelve hexadecimal digits; "" for no such files.
@@ -176,7 +178,7 @@ def required_network(settings: Pretraining) -> tuple[str, str]:
         UserError: if a setting of the method is invalid, or the network or its file does not exist.
     """
     cfg = method_settings(settings.objective)
-    requires = pretrain_method(settings).requires
+    requires = objective_class(settings).requires
     if not requires.startswith(OBJECTIVE):
         return requires, ""
     key = requires.removeprefix(OBJECTIVE)
@@ -220,7 +222,7 @@ def required_settings(settings: Pretraining, name: str) -> Pretraining:
             "no file is given",
             f"set it to the weights of {name}, from {source}",
         )
-    method = pretrain_method(settings)
+    method = objective_class(settings)
     recipe = pretraining_settings(name, settings.profile)
     default = pretraining_settings(settings.name, settings.profile)
     scale = settings.optimisation.steps / default.optimisation.steps
@@ -228,7 +230,7 @@ def required_settings(settings: Pretraining, name: str) -> Pretraining:
     warmup_steps = min(int(scale * recipe.optimisation.warmup_steps), steps - 1)
     optimisation = replace(recipe.optimisation, steps=steps, warmup_steps=warmup_steps)
     changes: dict[str, Any] = {}
-    if pretrain_method(recipe).data_type is method.data_type:
+    if objective_class(recipe).data_type is method.data_type:
         batch_size = round(recipe.batch_size * settings.batch_size / default.batch_size)
         changes["batch_size"] = max(1, batch_size)
         optimisation = replace(optimisation, precision=settings.optimisation.precision)

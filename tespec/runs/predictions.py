@@ -25,9 +25,9 @@ from tespec.runs.run import Outcome, Run, run_or_load
 from tespec.runs.setup import Setup
 from tespec.tasks import build_task
 from tespec.tasks.predictions import (
-    DESCRIPTION,
-    DESCRIPTIONS,
-    Description,
+    HEADER,
+    HEADERS,
+    PredictionsHeader,
     find_predictions,
     prediction_format,
     prediction_path,
@@ -59,7 +59,7 @@ def save_predictions(weights: Path, data: Data, out: Path, setup: Setup) -> Numb
     """
     of_run = read_recipe(weights).get(RUN, {})
     cell, seed = run_of(of_run, weights)
-    is_old = (out / DESCRIPTION).is_file() and not out.is_symlink()
+    is_old = (out / HEADER).is_file() and not out.is_symlink()
     may_write = not out.exists() or (setup.overwrite and is_old)
     require(may_write, out, "already exists", "choose a new folder")
     device = choose_device(setup.device)
@@ -79,7 +79,7 @@ def save_predictions(weights: Path, data: Data, out: Path, setup: Setup) -> Numb
         scorer = task.evaluate(network.model.to(device), device, setup.workers, save=save)
         if is_first():
             protocol = task.protocol()
-            description = Description(
+            header = PredictionsHeader(
                 cell=replace(cell, kind="predictions", data=data.label),
                 facts=method_of(cell).row,
                 height=task.size[0],
@@ -90,7 +90,7 @@ def save_predictions(weights: Path, data: Data, out: Path, setup: Setup) -> Numb
                 data_fingerprint=fingerprint_of(task.checksums(check=setup.check_data)),
                 weights=of_run.get("weights", {"doubt": "initial weights not described"}),
             )
-            (unfinished / DESCRIPTION).write_bytes(DESCRIPTIONS.dump_json(description, indent=1))
+            (unfinished / HEADER).write_bytes(HEADERS.dump_json(header, indent=1))
             if out.exists():
                 shutil.rmtree(out)
             unfinished.rename(out)
@@ -116,9 +116,9 @@ def score_predictions(folder: Path, name: str, data: Data, setup: Setup) -> Reco
         UserError: predictions are missing, doubled, surplus or invalid, or are for something else,
             or a changed setting is unknown or invalid.
     """
-    where = folder / DESCRIPTION
-    described = read_json_as(DESCRIPTIONS, where)
-    cell = described.cell
+    where = folder / HEADER
+    header = read_json_as(HEADERS, where)
+    cell = header.cell
     overrides = cell.overrides.items()
     of_run = {key: value for key, value in overrides if key == "accumulate"}
     changes = [f"{key}={json.dumps(value)}" for key, value in overrides if key not in of_run]
@@ -135,9 +135,9 @@ def score_predictions(folder: Path, name: str, data: Data, setup: Setup) -> Reco
         ("cell.kind", cell.kind, "predictions"),
         ("cell.task", cell.task, name),
         ("cell.data", cell.data, data.label),
-        ("classes", described.classes or settings.classes, settings.classes),
-        ("height, width", (described.height, described.width), task.size),
-        ("data_fingerprint", described.data_fingerprint or fingerprint, fingerprint),
+        ("classes", header.classes or settings.classes, settings.classes),
+        ("height, width", (header.height, header.width), task.size),
+        ("data_fingerprint", header.data_fingerprint or fingerprint, fingerprint),
     ):
         require(
             declared == scored,
@@ -163,7 +163,7 @@ def score_predictions(folder: Path, name: str, data: Data, setup: Setup) -> Reco
             train=UNKNOWN,
             histograms=UNKNOWN,
             predictions=UNKNOWN,
-            events=described.events,
+            events=header.events,
             scored=f"every {cell.split} label once; test-time augmentation: {augmentation}",
         )
 
@@ -173,14 +173,13 @@ def score_predictions(folder: Path, name: str, data: Data, setup: Setup) -> Reco
     cell = replace(cell, overrides=changed | of_run, backbone="", start="")
     run = Run(
         cell=replace(cell, task_version=settings.version, results_version=RESULTS_VERSION),
-        seed=described.seed,
-        row=described.facts,
+        seed=header.seed,
+        row=header.facts,
         settings=settings,
-        config={key: facts[key] for key in PROTOCOL}
-        | {"predictions": DESCRIPTIONS.dump_python(described)},
+        config={key: facts[key] for key in PROTOCOL} | {"predictions": HEADERS.dump_python(header)},
         data=hashed,
         setup=setup,
-        start=described.weights.model_dump() | {"source": folder.name, "sha256": sha256},
+        start=header.weights.model_dump() | {"source": folder.name, "sha256": sha256},
         start_sha256=sha256,
     )
     # All predictions are read before anything is written.

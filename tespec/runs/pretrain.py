@@ -16,7 +16,7 @@ from tespec.core.settings import HistogramSpec, Pretraining
 from tespec.datasets.recording import Recording, event_corrections, hash_data, require_stored
 from tespec.models.backbone import Backbone
 from tespec.pretraining.data import EventData, PretrainData
-from tespec.pretraining.method import find_method, open_pretraining, pretrain_method
+from tespec.pretraining.method import find_method, objective_class, open_pretraining
 from tespec.pretraining.tespec import Tespec
 from tespec.runs.cost import require_trainable
 from tespec.runs.data import Data, same_world
@@ -82,7 +82,7 @@ def pretrain(
     require_stored(recordings_of(opened), settings.downsample, cell.overrides)
     data_checksums = broadcast(checksums_of(opened, setup) if is_first() else {})
     seed_everything(derive_seed(seed, "model"))
-    model: Any = pretrain_method(settings).from_data(opened)
+    model: Any = objective_class(settings).from_data(opened)
     if required:
         model.load_required(required)
     run = Run(
@@ -122,7 +122,7 @@ def pretrain_required(
     if file or not required:
         return Path(file) if file else None
     recipe = required_settings(settings, required)
-    if pretrain_method(recipe).data_type is not pretrain_method(settings).data_type:
+    if objective_class(recipe).data_type is not objective_class(settings).data_type:
         require(
             data.is_sample,
             f"--method {name}",

@@ -41,10 +41,10 @@ from tespec.training.checkpoint import (
 from tespec.training.device import choose_device, describe, report_out_of_memory
 
 WEIGHTS = "model.safetensors"  # of a fine-tuning, in the run's folder
-PREDICTIONS = "predictions"  # of these weights
+PREDICTIONS = "predictions"  # folder of the predictions of these weights, in the run's folder
 DATA = "data.json"  # `Run.data`, to name what changes later; too large for records
-SHOWN = 3  # names of changed data
-FIRST = "first_step"  # of a part of a training, next to its environment
+SHOWN = 3  # number of changed data that a message names
+FIRST = "first_step"  # key of a part of a training, next to its environment
 # Fields of a record that an evaluation fills in; `weights` defaults to the initial weights.
 Outcome = Mapping[str, Any]
 
@@ -133,16 +133,16 @@ def run_or_load(
         The record; all ranks return the same.
     """
     setup = run.setup
-    opened = time.monotonic() - run.start_time
-    before = _find_complete(run)
-    if before is not None and not setup.overwrite:
-        return _reuse(run, before)
-    for require in requirements:
-        require()
+    open_seconds = time.monotonic() - run.start_time
+    previous = _find_complete(run)
+    if previous is not None and not setup.overwrite:
+        return _reuse(run, previous)
+    for refuse in requirements:
+        refuse()
     require_recordable(run)
     with locked(setup.runs, run.name) as lock_owner, report_out_of_memory():
         record = _find_complete(run)
-        if record is not None and (not setup.overwrite or record != before):
+        if record is not None and (not setup.overwrite or record != previous):
             return _reuse(run, record)
         if lock_owner:
             log(f"{run.name}: {lock_owner} ended without a result; this process continues it")
@@ -155,18 +155,9 @@ def run_or_load(
                 _log_reason(run)
         trained = train()
         evaluation_start = time.monotonic()
-        try:
-            with on_signals((signal.SIGTERM, signal.SIGUSR1), _preempted):
-                outcome = evaluate()
-        except BaseException:
-            if trained.curve:
-                log(
-                    f"{run.name}: the training is complete and saved; "
-                    "run the same command to evaluate again"
-                )
-            raise
-        evaluation = time.monotonic() - evaluation_start
-        times = {"open": opened, **trained.time, "evaluate": evaluation}
+        outcome = _evaluate(run, evaluate, is_trained=bool(trained.curve))
+        evaluation_seconds = time.monotonic() - evaluation_start
+        times = {"open": open_seconds, **trained.time, "evaluate": evaluation_seconds}
         record = records.new_record(
             cell=run.cell,
             seed=run.seed,
@@ -176,7 +167,7 @@ def run_or_load(
             facts=asdict(run.row),
             config=run.config,
             command=setup.command,
-            environment={**run.environment, **_parts(run, trained.parts)},
+            environment={**run.environment, **_training_parts(run, trained.parts)},
             time=times | {"total": sum(times.values())},
             # Only the loss is checked during training; other values may be NaN.
             curve=[point for point in trained.curve if all(map(math.isfinite, point.values()))],
@@ -194,6 +185,20 @@ def run_or_load(
             trained.tracker.close()
         barrier()
         return record
+
+
+def _evaluate(run: Run, evaluate: Callable[[], Outcome], *, is_trained: bool) -> Outcome:
+    """Evaluate a run; if that fails or is stopped, log that the training is not lost."""
+    try:
+        with on_signals((signal.SIGTERM, signal.SIGUSR1), _preempted):
+            return evaluate()
+    except BaseException:
+        if is_trained:
+            log(
+                f"{run.name}: the training is complete and saved; "
+                "run the same command to evaluate again"
+            )
+        raise
 
 
 def require_recordable(run: Run) -> None:
@@ -244,8 +249,13 @@ def _preempted(number: int, frame: FrameType | None) -> NoReturn:
     )
 
 
-def _parts(run: Run, parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Describe the parts of a training by the facts that differ from the evaluation's."""
+def _training_parts(run: Run, parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """List the parts of a training, with what differs from the evaluation's environment.
+
+    Returns:
+        `parts`: the first step of each part, the step after its last, and its values of the facts
+        that differ; nothing if all parts ran in the environment of the evaluation.
+    """
     present = run.environment
     changed = [key for key in present if any(part.get(key) != present[key] for part in parts)]
     ends = [*(part[FIRST] for part in parts[1:]), run.settings.optimisation.steps]
@@ -257,7 +267,7 @@ def _parts(run: Run, parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {"parts": listed} if changed else {}
 
 
-def _problem(run: Run, record: Record) -> str:
+def _weights_problem(run: Run, record: Record) -> str:
     """Describe a problem of the weights of a pre-training, which other runs start from, or ""."""
     if run.cell.kind != "pretraining":
         return ""
@@ -274,7 +284,7 @@ def _find_complete(run: Run) -> Record | None:
     if is_first():
         try:
             record = records.find_record(run.setup.results, run.name)
-            result = None if record is None or _problem(run, record) else record
+            result = None if record is None or _weights_problem(run, record) else record
         except UserError as error:
             result = None if run.setup.overwrite else error
     result = broadcast(result)
@@ -303,7 +313,7 @@ def _reuse(run: Run, record: Record) -> Record:
 def _log_reason(run: Run) -> None:
     """Log why a run is computed although it, or a similar run, has a record."""
     if record := records.find_record(run.setup.results, run.name):
-        log(f"{record.name}: {_problem(run, record)}; recomputing")
+        log(f"{record.name}: {_weights_problem(run, record)}; recomputing")
         return
     if (run.folder / DATA).exists():  # of a complete run
         log(f"{run.name}: no record of it in {run.setup.results}; recomputing")

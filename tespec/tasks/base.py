@@ -76,7 +76,7 @@ class Network(nn.Module, ABC):
             batch: as in `loss`.
 
         Returns:
-            scalars by name; "loss" is minimised.
+            Scalars by name; "loss" is minimised.
         """
 
     @abstractmethod
@@ -88,7 +88,7 @@ class Network(nn.Module, ABC):
             size: (H, W) in px of the histograms.
 
         Returns:
-            the outputs of L segments, as `Task.read` splits them.
+            The outputs of L segments, as `Task.read` splits them.
         """
 
     def postprocess(self, outputs: Any) -> Any:
@@ -106,29 +106,29 @@ class Network(nn.Module, ABC):
             state: None before the first step.
 
         Returns:
-            the losses by name, and the detached state.
+            The losses by name, and the detached state.
         """
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
             features, state = self.backbone(batch["histograms"], reset(state, batch["is_first"]))
         return self.losses(features, batch), detach(state)
 
     def predict(
-        self, histograms: Tensor, state: BackboneState, label_index: Tensor
+        self, histograms: Tensor, state: BackboneState, label_position: Tensor
     ) -> tuple[Any, BackboneState]:
         """Predict some segments of a sequence.
 
         Args:
             histograms: (B, T, 2 * bins, H, W).
             state: None at the start.
-            label_index: (L, 2) int64 lane and segment of the selected segments.
+            label_position: (L, 2) int64 lane and segment of the selected segments.
 
         Returns:
-            their outputs, None if none is selected, and the state.
+            Their outputs, None if none is selected, and the state.
         """
         features, state = self.backbone(histograms, state)
-        if not len(label_index):
+        if not len(label_position):
             return None, state
-        return self.outputs(select_labelled(features, label_index), histograms.shape[-2:]), state
+        return self.outputs(select_labelled(features, label_position), histograms.shape[-2:]), state
 
     @torch.no_grad()
     def step(self, histogram: Tensor, state: BackboneState = None) -> tuple[Any, BackboneState]:
@@ -139,7 +139,7 @@ class Network(nn.Module, ABC):
             state: as returned for the previous segment; None at the start.
 
         Returns:
-            the prediction and the state.
+            The prediction and the state.
         """
         features, state = self.backbone.step(histogram, state)
         return self.postprocess(self.outputs(features, histogram.shape[-2:])), state
@@ -171,7 +171,7 @@ def dummy_labels(index: Tensor, labels: Tensor, no_label: float) -> tuple[Tensor
         no_label: value of pixels or boxes without a label.
 
     Returns:
-        index and labels for the head, and whether they are a dummy.
+        Index and labels for the head, and whether they are a dummy.
     """
     if len(index):
         return index, labels, False
@@ -184,7 +184,7 @@ LABEL_KINDS: dict[Any, str] = {
     batches.stack_depths: DEPTH,
     batches.pad_boxes: BOXES,
 }
-MAX_LISTED = 80  # recordings in one text, since texts of records are bounded
+MAX_LISTED = 80  # recordings that a text lists, since texts of records are bounded
 BOXES_PER_FRAME = 16  # for estimating the cost of a step
 
 
@@ -264,7 +264,7 @@ class Task(ABC):
             label: its index in the recording.
 
         Returns:
-            whether it has `content`; by default true.
+            Whether it has `content`; by default true.
         """
         return True
 
@@ -276,7 +276,7 @@ class Task(ABC):
             label: its index in the recording.
 
         Returns:
-            by default `has_target`.
+            By default `has_target`.
         """
         return self.has_target(recording, label)
 
@@ -313,7 +313,7 @@ class Task(ABC):
             backbone: part of the network, not copied.
 
         Returns:
-            the `Network`.
+            The `Network`.
         """
 
     def steps(self, seed: int, shard: Shard = FULL_BATCH) -> batches.StepBatches:
@@ -324,7 +324,7 @@ class Task(ABC):
             shard: index and number of the ranks that divide the lanes of a batch.
 
         Returns:
-            the batches by step.
+            The batches by step.
         """
         return batches.LabelledBatches(
             self.train_subset, self.settings, seed, type(self).collate, shard
@@ -343,7 +343,7 @@ class Task(ABC):
             device: where the tensors are created.
 
         Returns:
-            a batch as `Network.loss` takes it.
+            A batch as `Network.loss` takes it.
         """
         segments = range(settings.segments - settings.max_labels, settings.segments)
         index = [(lane, segment) for lane in range(lanes) for segment in segments]
@@ -368,7 +368,7 @@ class Task(ABC):
             device: where the tensors are created.
 
         Returns:
-            tensors (count, ...) as `collate` returns them.
+            Tensors (count, ...) as `collate` returns them.
         """
         box = [0.0, size[1] / 4, size[0] / 4, 3 * size[1] / 4, 3 * size[0] / 4]
         labels = {
@@ -411,11 +411,11 @@ class Task(ABC):
                 "drawn by the run's seed, spread evenly over the recordings and their time"
             )
         state = ""
-        if settings.recurrent:
+        if settings.recurrent and self.histogram_spec.reset:
+            windows = f"a clip of {settings.segments} windows that ends at the label"
+            state = f", state reset at the start of {windows}"
+        elif settings.recurrent:
             state = ", state carried through the complete recording"
-            if self.histogram_spec.reset:
-                windows = f"a clip of {settings.segments} windows that ends at the label"
-                state = f", state reset at the start of {windows}"
         described = self.dataset.describe()
         return {
             TRAIN: train,
@@ -449,7 +449,7 @@ class Task(ABC):
             label: label of one segment.
 
         Returns:
-            the image that needs a colour bar, whose title is the image's label, or None.
+            The image that needs a colour bar, whose title is the image's label, or None.
         """
         from tespec.pictures import draw_label
 
@@ -508,7 +508,7 @@ class Task(ABC):
             save: called with each prediction, its recording, and the index of its label.
 
         Returns:
-            the scorer with the frames of all ranks.
+            The scorer with the frames of all ranks.
         """
         scorer = self.scorer()
         trained = self.histogram_spec
@@ -516,7 +516,7 @@ class Task(ABC):
         for window in play(
             self.player(self.settings, model.eval(), spec, self.size, device),
             self.scored if recordings is None else recordings,
-            # about as many windows at a time as in training's evaluation
+            # With another `spec`, about as many windows at a time as with training's.
             lanes=max(1, self.settings.eval_lanes * trained.segments // spec.segments),
             shard=(rank(), world_size()),
             workers=workers,
@@ -569,7 +569,7 @@ def features_player(backbone: Backbone, spec: HistogramSpec, device: torch.devic
         device: where the backbone is.
 
     Returns:
-        a player whose output is the four features (C, h, w) of a segment.
+        A player whose output is the four features (C, h, w) of a segment.
     """
 
     def predict(

@@ -23,13 +23,13 @@ from tespec.events.readers.arrays import load_arrays
 from tespec.pretraining.method import TableRow
 
 T = TypeVar("T")
-DESCRIPTION = "predictions.json"
+HEADER = "predictions.json"
 Position = Annotated[float, Field(ge=-1e30, le=1e30)]  # px; float32 holds a sum
 Length = Annotated[float, Field(ge=0, le=1e30)]
 
 
 @pydantic.dataclasses.dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
-class Description:
+class PredictionsHeader:
     """Content of `predictions.json`."""
 
     cell: Cell  # what predicted; `overrides` has the test-time augmentation
@@ -53,7 +53,7 @@ class BoxEntry:
     score: Annotated[float, Field(ge=0, le=1)]
 
 
-DESCRIPTIONS = TypeAdapter(Description)
+HEADERS = TypeAdapter(PredictionsHeader)
 BOXES = TypeAdapter(list[BoxEntry])
 
 

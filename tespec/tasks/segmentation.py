@@ -153,14 +153,14 @@ class SegmentationTTA:
             self._augmentations += [(backbone, scaled, False), (backbone, scaled, True)]
 
     def predict(
-        self, histograms: Tensor, states: States | None, label_index: Tensor
+        self, histograms: Tensor, states: States | None, label_position: Tensor
     ) -> tuple[Tensor | None, States]:
         """Predict some segments of a sequence.
 
         Args:
             histograms: (B, T, 2 * bins, H, W).
             states: by augmentation; None at the start.
-            label_index: (L, 2) int64 lane and segment of the selected segments.
+            label_position: (L, 2) int64 lane and segment of the selected segments.
 
         Returns:
             their mean logits (L, classes, H, W), None if none is selected, and the states.
@@ -176,8 +176,8 @@ class SegmentationTTA:
                 inputs = frames.unflatten(0, histograms.shape[:2])
             features, state = backbone(inputs, states[index] if states else None)
             new_states.append(state)
-            if len(label_index):
-                maps = self._model.outputs(select_labelled(features, label_index), scaled)
+            if len(label_position):
+                maps = self._model.outputs(select_labelled(features, label_position), scaled)
                 maps = interpolate(maps, size, mode="bilinear", align_corners=True)
                 logits.append(maps.flip(-1) if mirrored else maps)
         return torch.stack(logits).mean(dim=0) if logits else None, tuple(new_states)

@@ -52,16 +52,17 @@ class Trainer:
     """Training loop of one rank.
 
     Each rank trains on its micro-batches of a batch (see `MicroBatches`). Their gradients are
-    averaged, weighed by the number of elements of each loss
-    (`tespec.core.distributed.global_mean`), and averaged over the ranks in the last backward pass
-    of a step. All randomness comes from generators seeded by (seed, step), so a run resumed at step
+    averaged, weighed by the number of elements of each loss (for instance pixels or boxes, see
+    `tespec.core.distributed.global_mean`), and averaged over the ranks in the last backward pass of
+    a step. All randomness comes from generators seeded by (seed, step), so a run resumed at step
     k draws the same numbers as an uninterrupted one. A step with a non-finite loss or gradient
     changes no weight.
 
     The model has `loss(batch, state)`, which returns the losses by name ("loss" is minimised) and
-    the detached state. Its `before_step(progress)`, if defined, is called before gradients are
-    clipped, for example to drop some, and its `after_step(progress)` after each optimizer step, for
-    example for an EMA, and then `after_train_iter(trainer, step, batch, losses)` of each hook.
+    the detached state. Two methods are optional; they get the fraction of the training that is
+    done: `before_step(progress)` is called before gradients are clipped, for example to drop some,
+    and `after_step(progress)` after each optimizer step, for example for an EMA. Then
+    `after_train_iter(trainer, step, batch, losses)` of each hook is called.
 
     Args:
         model: network with a `loss` method.
@@ -90,7 +91,7 @@ class Trainer:
         self.step = 0  # number of optimizer steps done
         self._steps = steps if isinstance(steps, MicroBatches) else MicroBatches([steps])
         self.accumulate = self._steps.accumulate
-        self.states: list[Any] = [None] * self.accumulate  # of each micro-batch after these steps
+        self.states: list[Any] = [None] * self.accumulate  # after these steps, by micro-batch
         self.optimizer: Any = build_optimizer(model, self.settings)
         self.scaler = torch.amp.GradScaler("cuda", enabled=self.settings.precision == "fp16")
         # The first non-finite step, on the device so that no step has to wait for it.
@@ -109,17 +110,17 @@ class Trainer:
         Args:
             name: of the training, on its progress lines.
             frames: per step over all ranks, for the rate on progress lines.
-            step_seconds_at_peak: duration of a step at the device's peak throughput, for the share
-                of peak on progress lines; 0 if unknown.
+            step_seconds_at_peak: duration of a step at the device's peak throughput, for the
+                fraction of peak on progress lines; 0 if unknown.
         """
         self.model.train()
-        first = self.step * self.accumulate
-        last = self.settings.steps * self.accumulate
+        first_step = self.step
+        first = first_step * self.accumulate
+        end = self.settings.steps * self.accumulate
         pin = self.device.type == "cuda"
-        batches = load_batches(self._steps, first, last, self._workers, pin=pin)
+        batches = load_batches(self._steps, first, end, self._workers, pin=pin)
         note = ""
         start = time.monotonic()
-        first_step = self.step
         with progress(name, "steps", self.step) as advance:
             while loaded := list(islice(batches, self.accumulate)):
                 # New mappings, since a data set may keep its batches; copies overlap with
@@ -135,11 +136,11 @@ class Trainer:
                 self.step += 1
                 if self.is_sync_step:
                     self.require_finite()
-                    rate = (self.step - first_step) / (time.monotonic() - start)
+                    rate = (self.step - first_step) / (time.monotonic() - start)  # steps/s
                     mfu = rate * step_seconds_at_peak
-                    share = f", {100 * mfu:.0f} % of peak" if mfu else ""
+                    of_peak = f", {100 * mfu:.0f} % of peak" if mfu else ""
                     loss = losses["loss"].item()
-                    note = f"{rate * frames:.0f} frames/s{share}, loss {loss:.4f}"
+                    note = f"{rate * frames:.0f} frames/s{of_peak}, loss {loss:.4f}"
                 advance(self.step, self.settings.steps, note)
                 for hook in self._hooks:
                     hook.after_train_iter(self, self.step - 1, micro_batches[0], losses)
@@ -195,17 +196,17 @@ class Trainer:
         parts = world_size() * self.accumulate
         # Part 0 draws the same numbers as a single process; others have their own seed, unless the
         # model has the same random numbers on all.
-        is_shared = part == 0 or getattr(self.model, "shared_rng", False)
-        names = () if is_shared else ("part", part)
+        has_step_seed = part == 0 or getattr(self.model, "shared_rng", False)
+        names = () if has_step_seed else ("part", part)
         seed_everything(derive_seed(self._seed, "step", self.step, *names))
         half = HALF.get(self.settings.precision)
-        exchanged = index == self.accumulate - 1 or world_size() == 1
+        is_last = index == self.accumulate - 1  # its backward pass averages over the ranks
         counts: list[Tensor] = []
         # The backward pass is inside the block: stages that it recomputes must draw for the same
         # part of the batch.
         with (
             rank_computes(part=(part, parts), counts=counts),
-            nullcontext() if exchanged else self._replica.no_sync(),
+            nullcontext() if is_last or world_size() == 1 else self._replica.no_sync(),
         ):
             with torch.autocast(self.device.type, dtype=half) if half else nullcontext():
                 losses, self.states[index] = self._replica(batch, self.states[index])
@@ -223,7 +224,6 @@ class Trainer:
             with without_tf32() if half else nullcontext():
                 self.scaler.scale(losses["loss"] * weight).backward()
         means = {
-            # of this step so far
             name: weight * value.detach() + weight_before * means.get(name, 0.0)
             for name, value in losses.items()
         }
@@ -262,8 +262,8 @@ class Trainer:
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict(),
-            # Tensors are concatenated along the batch axis.
-            "state": tree_map(_joined, *chain.from_iterable(states)),
+            # of all lanes, for any number of parts when it is loaded
+            "state": tree_map(_joined_lanes, *chain.from_iterable(states)),
         }
 
     def load_state_dict(self, content: Mapping[str, Any]) -> None:
@@ -276,15 +276,15 @@ class Trainer:
         parts = world_size() * self.accumulate
         state = content["state"]
         self.states = [
-            tree_map_only(Tensor, partial(self._part_of, part, parts), state)
+            tree_map_only(Tensor, partial(self._part_of_lanes, part, parts), state)
             for part in range(first, first + self.accumulate)
         ]
 
-    def _part_of(self, part: int, parts: int, values: Tensor) -> Tensor:
+    def _part_of_lanes(self, part: int, parts: int, values: Tensor) -> Tensor:
         return values.chunk(parts)[part].to(self.device, copy=True)
 
 
-def _joined(first: Any, *others: Any) -> Any:
+def _joined_lanes(first: Any, *others: Any) -> Any:
     return torch.cat([first, *others]) if isinstance(first, Tensor) else first
 
 

@@ -256,7 +256,7 @@ def test_no_other_label_is_seen_and_each_of_them_is(tiny_world, task, arch):
     )
     steps = one.steps(0)
     for step in range(60):
-        for lane, slot in zip(steps._share, steps._slots(step), strict=True):
+        for lane, slot in zip(steps._shard_lanes, steps._slots(step), strict=True):
             recording = steps._recordings[slot.recording]
             name = recording.name.partition(" (part ")[0]
             chosen = steps._choose(recording.labels_in(slot.first, steps.segments), lane, step)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tespec.core.errors import UserError
 from tespec.events import Events, packing
-from tespec.events.packing import load, pack, scan
+from tespec.events.packing import pack, pack_in_memory, scan
 from tespec.events.readers import Reader
 from tespec.events.store import Facts, open_store
 
@@ -82,14 +82,14 @@ def test_packing_follows_the_rule_whatever_the_chunks(tmp_path_factory, stream):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(packing, "BLOCK", block)
         if expected is None:
-            for read in (load, scan):
+            for read in (pack_in_memory, scan):
                 with pytest.raises(UserError):
                     read(reader)
             return
-        assert scan(reader) == load(reader).facts == expected[1]
+        assert scan(reader) == pack_in_memory(reader).facts == expected[1]
         inside = events.x < 8
         wanted = Events(*(column[inside] for column in events))._replace(t=np.array(expected[0]))
-        assert_same_events(whole(load(reader)), wanted)
+        assert_same_events(whole(pack_in_memory(reader)), wanted)
 
 
 def late(t, at, by_us=1_200_000, number=1):
@@ -176,7 +176,7 @@ DAMAGED = {
 def test_clocks_that_cannot_be_mended_are_refused_with_the_place(tmp_path, damage):
     t, message = DAMAGED[damage]
     reader = reader_of(tmp_path / "a", BUSY._replace(t=t), height=480, width=640)
-    for read in (load, scan, lambda reader: pack(reader, tmp_path / "store")):
+    for read in (pack_in_memory, scan, lambda reader: pack(reader, tmp_path / "store")):
         with pytest.raises(UserError, match=message) as caught:
             read(reader)
         assert "\n" not in str(caught.value)
@@ -204,7 +204,7 @@ def test_clocks_that_cannot_be_mended_are_refused_with_the_place(tmp_path, damag
     ],
 )
 def test_unusual_clocks_are_read(tmp_path, events):
-    stream = load(reader_of(tmp_path / "a", events, height=480, width=640))
+    stream = pack_in_memory(reader_of(tmp_path / "a", events, height=480, width=640))
     assert whole(stream).t.tolist() == np.maximum.accumulate(events.t).tolist()
 
 
@@ -216,14 +216,14 @@ def test_few_events_off_the_sensor_are_dropped_and_counted(tmp_path, number, dro
     events.x[:dropped] = 1308
     reader, folder = reader_of(tmp_path / "a", events), tmp_path / "store"
     if dropped > 20 or dropped == number:
-        for read in (load, scan, lambda reader: pack(reader, folder)):
+        for read in (pack_in_memory, scan, lambda reader: pack(reader, folder)):
             with pytest.raises(
                 UserError,
                 match=r"has events on 1309x[46] px, but its sensor has 8x6 px; copy it again",
             ):
                 read(reader)
         return
-    for stream in (load(reader), open_store(pack(reader, folder))):
+    for stream in (pack_in_memory(reader), open_store(pack(reader, folder))):
         assert (stream.count, stream.dropped, stream.clamped) == (number - dropped, dropped, 0)
         assert_same_events(whole(stream), Events(*(column[dropped:] for column in events)))
     assert scan(reader) == open_store(folder).facts

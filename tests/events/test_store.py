@@ -28,7 +28,7 @@ from tespec.core.errors import UserError
 from tespec.core.files import OPEN_FILES
 from tespec.events import Events, files, packing, readers, store, window_histograms
 from tespec.events.opening import open_reader
-from tespec.events.packing import load, pack
+from tespec.events.packing import pack, pack_in_memory
 from tespec.events.readers.dat import write_dat
 from tespec.events.store import Facts, open_store
 
@@ -145,7 +145,7 @@ def test_chunks_of_any_length_give_the_same_store(tmp_path):
     for count in (1_000, 143, 1):
         reader = reader_of(tmp_path / "a", *parts_of(events._replace(t=t), count))
         stores.append(content(pack(reader, tmp_path / str(count))))
-        for stream in (open_store(tmp_path / str(count)), load(reader)):
+        for stream in (open_store(tmp_path / str(count)), pack_in_memory(reader)):
             assert stream.clamped == (t != wanted.t).sum() > 0
             assert_same_events(whole(stream), wanted)
     assert stores[0] == stores[1] == stores[2]
@@ -162,7 +162,7 @@ def test_chunks_of_any_length_give_the_same_store(tmp_path):
 def test_what_cannot_be_packed_is_refused(tmp_path, t, size, message):
     events = random_events(len(t))._replace(t=np.array(t))
     reader = reader_of(tmp_path / "a.raw", events, height=size[0], width=size[1])
-    for call in (lambda: pack(reader, tmp_path / "store"), lambda: load(reader)):
+    for call in (lambda: pack(reader, tmp_path / "store"), lambda: pack_in_memory(reader)):
         with pytest.raises(UserError, match=message):
             call()
     assert names(tmp_path) == ["a.raw"]

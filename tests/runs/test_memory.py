@@ -138,8 +138,11 @@ def costing_a_gigabyte(monkeypatch):
         memory = 1e9 / gpus / setup.accumulate / (1 + setup.recompute)
         return SimpleNamespace(memory=memory, flops=1e12)
 
-    estimate = SimpleNamespace(cost=cost_of)
-    monkeypatch.setattr(cost, "estimate_training", lambda settings, size: estimate)
+    monkeypatch.setattr(
+        cost,
+        "estimate_training",
+        lambda settings, size: SimpleNamespace(cost=cost_of, settings=settings),
+    )
 
 
 @pytest.mark.parametrize(
