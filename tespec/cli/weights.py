@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from tespec.cli.main import examples, new_app, output
 from tespec.cli.options import Plugins
-from tespec.core.errors import require
+from tespec.core.errors import one_line, require
 from tespec.core.settings import Size, parse_size
 from tespec.registry import import_files
 from tespec.runs.setup import PositiveInt
@@ -59,7 +59,8 @@ def show(file: File, /, *, network: NetworkOptions = NetworkOptions()) -> None:
     print(f"  tensors  {len(checkpoint.tensors):,} of the backbone, with {values:,} values")
     if recipe := checkpoint.recipe:
         keys = ("method", "backbone", "recurrent", "bins", "sensor", "data", "seed")
-        print(f"  recipe   {', '.join(f'{key} {recipe[key]}' for key in keys if key in recipe)}")
+        facts = ", ".join(f"{key} {recipe[key]}" for key in keys if key in recipe)
+        print(f"  recipe   {one_line(facts)}")
     for title, text in checkpoint.format.facts().items():
         print(f"  {title:8} {text}")
     print("  parts")

@@ -74,7 +74,7 @@ class WeightsReport:
         cell = self.recipe.get("cell", {})
         # A teacher from a file has learned from images that no recipe names.
         is_own = cell.get("kind") == "pretraining" and cell.get("start") == OWN_WEIGHTS
-        if is_own and (teacher := self.recipe["objective"].get("teacher")):
+        if is_own and (teacher := (self.recipe.get("objective") or {}).get("teacher")):
             seen["images"] = f"by its teacher, {teacher}"
         return {
             "source": self.source,

@@ -38,6 +38,9 @@ def test_inspect_shows_the_format_the_parts_and_which_networks_it_fills(own, tmp
         "method tespec",
     ):
         assert part in out
+    shown = tmp_path / "shown.safetensors"
+    write_weights(shown, read_tensors(own)[0], RECIPE | {"method": "a\x1b[2J\nb"})
+    assert "recipe   method a\\x1b[2J b, " in call("weights", "inspect", shown)[1]
     half, gone, tensors = (
         tmp_path / "half.safetensors",
         "swin.layers.1.downsample.norm.bias",
