@@ -1,5 +1,6 @@
 """Compute a record again by its own command, and compare all numbers: `run --reproduce`."""
 
+import os
 import shlex
 import signal
 import subprocess
@@ -21,7 +22,7 @@ from tespec.comparison.records import (
 from tespec.core.errors import UserError, one_line, require
 from tespec.core.signals import on_signals
 from tespec.plan.execute import end_with_parent
-from tespec.runs.setup import Setup
+from tespec.runs.setup import PER_CORE, Setup
 
 FOLDERS = ("--reproduce", "--results", "--runs")
 # options of a record's command that are left out: they write elsewhere, or start processes
@@ -70,18 +71,25 @@ def run_again(text: str, setup: Setup, given: Sequence[str]) -> int:
     arguments += ["--results", str(folder / "results"), "--runs", str(folder / "runs")]
     start = [sys.executable, "-m"]
     processes = record.environment.model_dump().get("processes", 1)
+    highest = PER_CORE * (os.cpu_count() or 1)
+    require(
+        isinstance(processes, int) and 0 < processes <= highest,
+        record.name,
+        f"was computed by {processes!r} processes",
+        f"compute it in another way, by 1 to {highest} processes",
+    )
     if processes != 1:
         start += ["torch.distributed.run", "--nproc-per-node", str(processes), "-m"]
         arguments += ["--launcher", "pytorch"]
     command = [*start, "tespec.cli", *arguments]
-    print(shlex.join(command), flush=True)
+    print(one_line(shlex.join(command)), flush=True)
     if code := run_to_end(command):
         return code
     records, _ = read_records(folder / "results", {name_prefix(record.cell, record.seed)})
     require(records, record.name, "its command computed another run", f"see {folder}")
     new = max(records, key=lambda new: new.written)
     equal, lines = compare(record, new)
-    print(record.name, *map(one_line, lines), f"record and weights: {folder}", sep="\n")
+    print(*map(one_line, (record.name, *lines)), f"record and weights: {folder}", sep="\n")
     if record.cell.kind != "pretraining" and find_record(setup.results, record.name) != record:
         for copy, results in ((record, setup.results / REPORTED), (new, setup.results)):
             if find_record(results, copy.name) is None:
