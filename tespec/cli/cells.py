@@ -23,7 +23,7 @@ from tespec.comparison.cell import run_of
 from tespec.comparison.records import Record
 from tespec.core import config
 from tespec.core.distributed import is_first
-from tespec.core.errors import require
+from tespec.core.errors import one_line, require
 from tespec.core.settings import Pretraining
 from tespec.pretraining.method import Method, find_method
 from tespec.registry import METHODS
@@ -137,7 +137,7 @@ def print_result(record: Record) -> None:
     cell = record.cell
     split = "" if cell.split == "test" else f", {cell.split} split"
     words = f"{cell.method} on {cell.task} ({cell.arch}, data: {cell.data}{split})"
-    print(f"{words}: {format_metrics(record.metrics)}")
+    print(f"{one_line(words)}: {format_metrics(record.metrics)}")
     for group, metrics in record.groups.items():
         print(f"  {group}: {format_metrics(metrics)}")
 

@@ -69,19 +69,19 @@ def run_again(text: str, setup: Setup, given: Sequence[str]) -> int:
     require_same_run(record, arguments)
     arguments += ["--results", str(folder / "results"), "--runs", str(folder / "runs")]
     start = [sys.executable, "-m"]
-    processes = record.environment.model_dump().get("processes", 1)
+    processes = record.environment.processes
     if processes != 1:
         start += ["torch.distributed.run", "--nproc-per-node", str(processes), "-m"]
         arguments += ["--launcher", "pytorch"]
     command = [*start, "tespec.cli", *arguments]
-    print(shlex.join(command), flush=True)
+    print(one_line(shlex.join(command)), flush=True)
     if code := run_to_end(command):
         return code
     records, _ = read_records(folder / "results", {name_prefix(record.cell, record.seed)})
     require(records, record.name, "its command computed another run", f"see {folder}")
     new = max(records, key=lambda new: new.written)
     equal, lines = compare(record, new)
-    print(record.name, *map(one_line, lines), f"record and weights: {folder}", sep="\n")
+    print(*map(one_line, (record.name, *lines)), f"record and weights: {folder}", sep="\n")
     if record.cell.kind != "pretraining" and find_record(setup.results, record.name) != record:
         for copy, results in ((record, setup.results / REPORTED), (new, setup.results)):
             if find_record(results, copy.name) is None:

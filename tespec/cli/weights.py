@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from tespec.cli.main import examples, new_app, output
 from tespec.cli.options import Plugins
-from tespec.core.errors import require
+from tespec.core.errors import one_line, require
 from tespec.core.settings import Size, parse_size
 from tespec.registry import import_files
 from tespec.runs.setup import PositiveInt
@@ -53,13 +53,15 @@ def show(file: File, /, *, network: NetworkOptions = NetworkOptions()) -> None:
 
     contents = inspect(file, network.bins, network.sensor)
     checkpoint = contents.checkpoint
+    matches = {"recurrent": contents.match(True), "feed-forward": contents.match(False)}
     values = sum(tensor.numel() for tensor in checkpoint.tensors.values())
     print(f"{file.name}\n  format   {checkpoint.format.name}: {checkpoint.format.title}")
     print(f"  sha256   {sha256_of(file)}")
     print(f"  tensors  {len(checkpoint.tensors):,} of the backbone, with {values:,} values")
     if recipe := checkpoint.recipe:
         keys = ("method", "backbone", "recurrent", "bins", "sensor", "data", "seed")
-        print(f"  recipe   {', '.join(f'{key} {recipe[key]}' for key in keys if key in recipe)}")
+        facts = ", ".join(f"{key} {recipe[key]}" for key in keys if key in recipe)
+        print(f"  recipe   {one_line(facts)}")
     for title, text in checkpoint.format.facts().items():
         print(f"  {title:8} {text}")
     print("  parts")
@@ -68,15 +70,14 @@ def show(file: File, /, *, network: NetworkOptions = NetworkOptions()) -> None:
         part = re.match(r"swin\.layers\.\d+|lstms\.\d+|resnet\.layer\d+|[^.]+\.[^.]+", name)
         parts.setdefault(part[0] if part else name, []).append(tensor.numel())
     for title, sizes in parts.items():
-        print(f"    {title:24} {len(sizes):4} tensors, {sum(sizes):12,} values")
+        print(f"    {one_line(title):24} {len(sizes):4} tensors, {sum(sizes):12,} values")
     if checkpoint.unused:
-        print(f"  unused   {', '.join(checkpoint.unused)}")
+        print(f"  unused   {one_line(', '.join(checkpoint.unused))}")
     print("  fills")
-    for name, recurrent in (("recurrent", True), ("feed-forward", False)):
-        match = contents.match(recurrent)
+    for name, match in matches.items():
         summary = match.report.summary()
         answer = f"no: {summary}; {match.problems[0]}" if match.problems else f"yes: {summary}"
-        print(f"    {contents.settings['backbone']}, {name:12} {answer}")
+        print(f"    {contents.settings['backbone']}, {name:12} {one_line(answer)}")
 
 
 @app.command(name="list")

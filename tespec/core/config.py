@@ -52,8 +52,8 @@ def add_file(kind: str, path: Path) -> str:
         UserError: the file does not exist, or another config has its name.
     """
     path = path.absolute()
-    is_yaml = path.suffix == ".yaml" and path.is_file()
-    require(is_yaml, path, "not an existing .yaml file", "check the path")
+    is_yaml = path.suffix == ".yaml" and path.is_file() and path.stem.isprintable()
+    require(is_yaml, path, "not an existing .yaml file with a printable name", "check the path")
     if path.stem not in files(kind):
         _added.setdefault(kind, {})[path.stem] = path
     named = files(kind)[path.stem]

@@ -7,11 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from tespec.comparison.cell import RESULTS_VERSION, run_of
 from tespec.comparison.records import Numbers, Record
 from tespec.core.config import as_facts, changed_settings
 from tespec.core.distributed import broadcast, is_first
-from tespec.core.errors import require
+from tespec.core.errors import UserError, require
 from tespec.core.files import sha256_of
 from tespec.core.hashes import fingerprint_of
 from tespec.core.progress import progress
@@ -55,7 +57,7 @@ def save_predictions(weights: Path, data: Data, out: Path, setup: Setup) -> Numb
         The scores of the saved predictions by metric.
 
     Raises:
-        UserError: the file names no run, or the folder exists.
+        UserError: the file names no run, its recipe is damaged, or the folder exists.
     """
     of_run = read_recipe(weights).get(RUN, {})
     cell, seed = run_of(of_run, weights)
@@ -67,6 +69,21 @@ def save_predictions(weights: Path, data: Data, out: Path, setup: Setup) -> Numb
     settings = network.settings
     target = prediction_format(settings.kind)
     task: Any = build_task(settings, data.generate().root, cell.split)
+    protocol = task.protocol()
+    try:
+        header = PredictionsHeader(
+            cell=replace(cell, kind="predictions", data=data.label),
+            facts=method_of(cell).row,
+            height=task.size[0],
+            width=task.size[1],
+            seed=seed,
+            events=f"{protocol['events']}; {protocol['histograms']}",
+            classes=settings.classes,
+            data_fingerprint=fingerprint_of(task.checksums(check=setup.check_data)),
+            weights=of_run.get("weights", {"doubt": "initial weights not described"}),
+        )
+    except ValidationError as error:
+        raise UserError(weights, "its recipe is damaged", "copy the file again") from error
     unfinished = out.with_name(f".{broadcast(secrets.token_hex(8))}.part")
 
     def save(predicted: Any, recording: LabelledRecording, label: int) -> None:
@@ -78,18 +95,6 @@ def save_predictions(weights: Path, data: Data, out: Path, setup: Setup) -> Numb
     try:
         scorer = task.evaluate(network.model.to(device), device, setup.workers, save=save)
         if is_first():
-            protocol = task.protocol()
-            header = PredictionsHeader(
-                cell=replace(cell, kind="predictions", data=data.label),
-                facts=method_of(cell).row,
-                height=task.size[0],
-                width=task.size[1],
-                seed=seed,
-                events=f"{protocol['events']}; {protocol['histograms']}",
-                classes=settings.classes,
-                data_fingerprint=fingerprint_of(task.checksums(check=setup.check_data)),
-                weights=of_run.get("weights", {"doubt": "initial weights not described"}),
-            )
             (unfinished / HEADER).write_bytes(HEADERS.dump_json(header, indent=1))
             if out.exists():
                 shutil.rmtree(out)

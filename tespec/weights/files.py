@@ -7,6 +7,7 @@ import re
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,14 +31,20 @@ Channels = Annotated[int, Field(strict=True, ge=1, le=1024)]  # beyond any real 
 
 @dataclass(frozen=True)
 class Architecture:
-    """Fields of a recipe that describe the network and its input; the others are not validated."""
+    """Fields of a recipe that are read without a check of their own; the others are not validated.
 
-    backbone: str | None = None
+    They describe the network, its input and its training.
+    """
+
+    backbone: str = ""
     recurrent: Flag | None = None
     bins: Channels | None = None
     sensor: tuple[Side, Side] | None = None
     in_channels: Channels | None = None
     histograms: HistogramSpec | None = None
+    data_fingerprint: str = ""
+    objective: dict[str, Any] | None = None
+    run: dict[str, Any] = field(default_factory=dict)
 
 
 class IgnoredObject:
@@ -78,16 +85,26 @@ def _read_torch(path: Path) -> dict[str, Tensor]:
         if unsafe and isinstance(error, pickle.UnpicklingError):
             what = f"holds more than plain tensors ({unsafe[1]}), and loading it could run code"
         raise UserError(path, what, "copy it again, or export it as safetensors") from error
-    while isinstance(content, Mapping):
-        nested = [content[key] for key in WRAPPERS if isinstance(content.get(key), Mapping)]
+    while isinstance(content, dict):
+        # taken out, since a mapping may hold itself
+        nested = [content.pop(key) for key in WRAPPERS if isinstance(content.get(key), dict)]
         if not nested:
             return {
                 name: value
                 for name, value in content.items()
-                if isinstance(name, str) and isinstance(value, Tensor)
+                if isinstance(name, str) and isinstance(value, Tensor) and _is_stored(value)
             }
         content = nested[0]
     raise UserError(path, "holds no state dict", "give a file of model weights")
+
+
+def _is_stored(tensor: Tensor) -> bool:
+    """Whether a tensor is dense, and all its values are in the file."""
+    return (
+        tensor.layout is torch.strided
+        and not (tensor.is_nested or tensor.is_meta)
+        and tensor.nbytes <= tensor.untyped_storage().nbytes()
+    )
 
 
 def write_weights(path: Path, tensors: Mapping[str, Tensor], recipe: Mapping[str, Any]) -> str:

@@ -78,9 +78,10 @@ def convert(tensors: Mapping[str, Tensor], recipe: dict[str, Any], where: object
         return Checkpoint(TESPEC, original_format(recipe), dict(tensors), recipe)
     tensors, known = recognise(tensors)
     if known is None:
-        unknown = f"has an unknown format (the first tensor is {next(iter(tensors))!r})"
-        reasons = (reason for mark, reason in REFUSED.items() if _has(tensors, mark))
-        what = next(reasons, unknown)
+        what = next(
+            (reason for mark, reason in REFUSED.items() if _has(tensors, mark)),
+            f"has an unknown format (the first tensor is {next(iter(tensors))!r})",
+        )
         raise UserError(where, what, "use a checkpoint in a format listed in docs/weights.md")
     renamed, unused = _rename(tensors, known, where)
     return Checkpoint(known, known, renamed, recipe, unused)
@@ -112,8 +113,9 @@ def recognise(
     """
     if all(name.startswith("module.") for name in tensors):
         tensors = {name.removeprefix("module."): tensor for name, tensor in tensors.items()}
-    matching = (known for known in FORMATS if all(_has(tensors, mark) for mark in known.marks))
-    return tensors, next(matching, None)
+    return tensors, next(
+        (known for known in FORMATS if all(_has(tensors, mark) for mark in known.marks)), None
+    )
 
 
 def _has(names: Iterable[str], pattern: str) -> bool:
@@ -134,13 +136,17 @@ def _rename(
         if not new_name:
             unused[name.partition(".")[0]] += 1
         elif new_name in renamed:
-            what = f"holds {new_name} twice, under two names"
-            raise UserError(where, what, "use the file as published")
+            raise UserError(
+                where, f"holds {new_name} twice, under two names", "use the file as published"
+            )
         else:
             renamed[new_name] = tensor
     try:
         renamed = file_format.adapt(renamed)
     except (KeyError, IndexError, RuntimeError, ValueError) as error:
-        what = f"is no complete file of {file_format.title} ({error})"
-        raise UserError(where, what, "use the file as published") from error
+        raise UserError(
+            where,
+            f"is no complete file of {file_format.title} ({error})",
+            "use the file as published",
+        ) from error
     return renamed, tuple(f"{part} ({count})" for part, count in sorted(unused.items()))

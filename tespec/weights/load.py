@@ -74,7 +74,7 @@ class WeightsReport:
         cell = self.recipe.get("cell", {})
         # A teacher from a file has learned from images that no recipe names.
         is_own = cell.get("kind") == "pretraining" and cell.get("start") == OWN_WEIGHTS
-        if is_own and (teacher := self.recipe["objective"].get("teacher")):
+        if is_own and (teacher := (self.recipe.get("objective") or {}).get("teacher")):
             seen["images"] = f"by its teacher, {teacher}"
         return {
             "source": self.source,
@@ -366,9 +366,12 @@ class InspectedFile(NamedTuple):
     def network(self, recurrent: bool) -> Backbone:
         """Build the network, with or without ConvLSTMs, randomly initialised."""
         settings = self.settings
-        size = padded_size(*settings["sensor"])
         return build_backbone(
-            settings["backbone"], recurrent, settings["bins"], size, settings["in_channels"]
+            settings["backbone"],
+            recurrent,
+            settings["bins"],
+            padded_size(*settings["sensor"]),
+            settings["in_channels"],
         )
 
     def match(self, recurrent: bool) -> MatchedState:
@@ -400,11 +403,12 @@ def inspect(
         of_file = input_channels(checkpoint.tensors.get(backbones()[name].stem))
         channels = max(channels, of_file) if checkpoint.repeats else of_file
         n_bins = max(1, channels // 2)
-    has_lstms = any(name.startswith(LSTMS) for name in checkpoint.tensors)
     settings = {
         "backbone": name,
         "sensor": list(sensor or checkpoint.size),
-        "recurrent": recipe.get("recurrent", has_lstms),
+        "recurrent": recipe.get(
+            "recurrent", any(name.startswith(LSTMS) for name in checkpoint.tensors)
+        ),
         "bins": n_bins,
         "in_channels": channels,
     }

@@ -38,6 +38,17 @@ def test_inspect_shows_the_format_the_parts_and_which_networks_it_fills(own, tmp
         "method tespec",
     ):
         assert part in out
+    shown = tmp_path / "shown.safetensors"
+    tensors = read_tensors(own)[0] | {"c\x1b[2J": torch.zeros(1)}
+    write_weights(shown, tensors, RECIPE | {"method": "a\x1b[2J\nb"})
+    out = call("weights", "inspect", shown)[1]
+    assert "recipe   method a\\x1b[2J b, " in out
+    assert "    c\\x1b[2J " in out
+    assert "; c\\x1b[2J has no counterpart" in out
+    assert "\x1b" not in out
+    write_weights(shown, tensors, RECIPE | {"backbone": "mine"})
+    code, out, err = call("weights", "inspect", shown)
+    assert (code, out, "unknown value 'mine'" in err) == (2, "", True)
     half, gone, tensors = (
         tmp_path / "half.safetensors",
         "swin.layers.1.downsample.norm.bias",

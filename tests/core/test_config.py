@@ -493,8 +493,10 @@ def test_a_custom_config_is_a_file_with_a_new_name(write_config, tmp_path):
     assert config.user_files(tasks="custom", profiles="paper") == [base, file]
     with pytest.raises(UserError, match="already has the name 'ddd17'; rename one of them"):
         config.add_file("tasks", file.rename(tmp_path / "ddd17.yaml"))
-    with pytest.raises(UserError, match=r"not an existing .yaml file; check the path"):
-        config.add_file("tasks", tmp_path / "nothing.yaml")
+    (tmp_path / "a\x01b.yaml").write_text("base: ddd17")
+    for name in ("nothing.yaml", "a\x01b.yaml"):
+        with pytest.raises(UserError, match=r"not an existing .yaml file with a printable name; "):
+            config.add_file("tasks", tmp_path / name)
 
 
 def test_a_settings_class_that_refuses_its_values_is_answered_in_one_line():

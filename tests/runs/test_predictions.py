@@ -23,7 +23,7 @@ from tespec.runs.finetune import prepare_run
 from tespec.runs.predictions import save_predictions
 from tespec.tasks import base, predictions
 from tespec.tasks.play import play
-from tespec.weights.files import write_weights
+from tespec.weights.files import read_tensors, write_weights
 
 CPU = torch.device("cpu")
 # facts of a record's initial weights that its tables mark
@@ -265,6 +265,15 @@ def test_predictions_of_something_else_are_refused(
     assert [entry.name for entry in tmp_path.iterdir()] == ["copy"]
 
 
+def test_control_characters_of_a_name_do_not_reach_the_terminal(
+    perfect, tiny_world, tmp_path, capsys
+):
+    folder = shutil.copytree(perfect / "gen1", tmp_path / "copy")
+    edited(folder / "predictions.json", lambda facts: facts["cell"].update(method="\x9b2J\u202e"))
+    assert score(folder, "gen1", tiny_world / "gen1", tmp_path)[0] == 0
+    assert capsys.readouterr().out.startswith(r"\x9b2J\u202e on gen1 ")
+
+
 def test_changed_predictions_have_another_record_and_equal_ones_the_same(
     perfect, tiny_world, tmp_path, capsys
 ):
@@ -321,6 +330,17 @@ def test_a_folder_that_exists_is_kept(tmp_path):
     with pytest.raises(UserError, match="does not name the run that trained it"):
         save_predictions(weights, None, tmp_path / "new", setup)
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["notes.txt"]
+
+
+@pytest.mark.parametrize("facts", [{"weights": "x"}, {"weights": {"stem": "x"}}, {"seed": -1}])
+def test_a_damaged_recipe_is_refused_before_the_evaluation(tiny_world, tmp_path, facts):
+    weights, *_ = network_of(tiny_world, tmp_path, "ddd17", "feedforward", [])
+    tensors, recipe = read_tensors(weights)
+    write_weights(weights, tensors, recipe | {"run": recipe["run"] | facts})
+    data = Data(tiny_world / "ddd17", "sample")
+    with pytest.raises(UserError, match="its recipe is damaged; copy the file again"):
+        save_predictions(weights, data, tmp_path / "new" / "out", setup_in(tmp_path))
+    assert not (tmp_path / "new").exists()
 
 
 def test_an_interrupted_evaluation_leaves_no_folder(tiny_world, tmp_path, monkeypatch):

@@ -187,6 +187,25 @@ def test_as_many_processes_are_started(command, processes, start, end, tmp_path,
     assert words[2 + len(start) + 10 :] == end
 
 
+@pytest.mark.parametrize("processes", ["0", '"x"', "1000000", "null"])
+def test_other_numbers_of_processes_are_refused(processes, tmp_path, computes, capsys):
+    made = record("tespec", command="tespec run --task ddd17 --method tespec")
+    commands = computes(made)
+    path = write_record(made, tmp_path / "sent")
+    text = path.read_text()
+    assert '"processes": 1\n' in text
+    path.write_text(text.replace('"processes": 1\n', f'"processes": {processes}\n'))
+    assert main(["run", "--reproduce", str(path), *PLACES]) == 2
+    assert "environment.processes: " in capsys.readouterr().err
+    assert not commands
+
+
+def test_control_characters_of_a_command_do_not_reach_the_terminal(tmp_path, computes, capsys):
+    command = "tespec run --task ddd17 --method tespec --set 'bins=\x1b[2J\u202e'"
+    started(computes, tmp_path / "sent", record("tespec", command=command))
+    assert r"'bins=\x1b[2J\u202e'" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("theirs", "mine"),
     [

@@ -8,6 +8,7 @@ import sys
 from collections import OrderedDict
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,6 +29,8 @@ RECIPE = {
 }
 
 
+CYCLE: dict[str, Any] = {}
+CYCLE["model"] = {"state_dict": CYCLE}
 WRONG = [
     ("bins", 0),
     ("bins", 10**9),
@@ -37,6 +40,10 @@ WRONG = [
     ("sensor", ["a", "b"]),
     ("backbone", 3),
     ("recurrent", "no"),
+    ("backbone", None),
+    ("data_fingerprint", 3),
+    ("objective", "x"),
+    ("run", None),
 ]
 
 
@@ -135,6 +142,10 @@ def test_a_torn_file_is_refused_wherever_it_ends(tmp_path, kind):
         ("pipe.pth", os.mkfifo, r"pipe.pth: cannot be read \(not a regular file\); "),
         ("empty.pth", {"epoch": 3}, "holds no tensors"),
         ("list.pth", [torch.ones(2)], "holds no state dict"),
+        ("cycle.pth", CYCLE, "holds no tensors"),
+        ("sparse.pth", {"a": torch.ones(2).to_sparse()}, "holds no tensors"),
+        ("meta.pth", {"a": torch.ones(2, device="meta")}, "holds no tensors"),
+        ("expanded.pth", {"a": torch.ones(1).expand(10**10)}, "holds no tensors"),
     ],
 )
 def test_files_without_weights_are_named(tmp_path, name, content, message):
