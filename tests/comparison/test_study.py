@@ -31,6 +31,16 @@ PAGE, README = (DOCS / "study.md").read_text(), (REPOSITORY / "README.md").read_
 TEXT = " ".join(PAGE.split())
 ARCH = {"feedforward": "feed-forward", "recurrent": "recurrent"}
 HEADINGS = {"frozen": "Frozen backbones", "full": "Full fine-tuning"}
+# Changes of TESPEC's pre-training, compared with the unchanged one.
+ABLATIONS = {"method": "tespec", "arch": "recurrent", "frozen": "True"}
+ABLATIONS["pretraining_overrides"] = "*"
+ABLATION_TITLES = {
+    "": "Unchanged",
+    "objective.target.kind=histograms": "Target: event histograms",
+    "objective.target.kind=high_pass": "Target: Eq. 6 instead of Eq. 7",
+    "objective.patch_norm=False": "Without patch normalisation",
+    "recurrent=False": "Without memory (ConvLSTMs stay random)",
+}
 
 
 def rows(heading: str) -> list[list[str]]:
@@ -53,7 +63,8 @@ def scores_of(records: Iterable[Record]) -> str:
 
 def write_csv_tables(frame: pd.DataFrame, folder: Path) -> None:
     tables = make_tables(frame, measured=True, by="evaluation")
-    write_tables([*tables, gains_table(frame, "scratch", {"frozen": "*"})], folder)
+    gains = gains_table(frame, "scratch", {"frozen": "*"})
+    write_tables([*tables, gains, gains_table(frame, "tespec", ABLATIONS)], folder)
     for path in folder.iterdir():
         if path.suffix != ".csv":
             path.unlink()
@@ -171,7 +182,8 @@ def test_the_page_says_which_gains_these_runs_can_show(
     losses = next(
         record.metrics
         for record in starts
-        if (record.cell.method, record.cell.arch) == ("tespec", "recurrent") and record.seed == 0
+        if (record.cell.method, record.cell.arch) == ("tespec", "recurrent")
+        and (record.seed, record.cell.overrides) == (0, {})
     )
     text = (
         "{loss_masked_carried:.3f} with carried state, {loss_masked_zeroed:.3f} with the state "
@@ -181,7 +193,8 @@ def test_the_page_says_which_gains_these_runs_can_show(
 
 
 def test_standing_frames_and_controls(frame: pd.DataFrame, scores: pd.DataFrame) -> None:
-    standing = frame[(frame.metric == "miou") & (frame.frames == "standing") & frame.frozen]
+    is_standing = (frame.frames == "standing") & (frame.pretraining_overrides == "")
+    standing = frame[(frame.metric == "miou") & is_standing & frame.frozen]
     standing = standing[(standing.arch == "recurrent") & (standing.kind == "evaluation")]
     means = standing.groupby("method").value.mean()
     assert means.idxmax() == "tespec"
@@ -194,6 +207,35 @@ def test_standing_frames_and_controls(frame: pd.DataFrame, scores: pd.DataFrame)
     assert (controls > rivals.groupby("arch").max()).all()
     table = (STUDY / "tables" / "segmentation_measured_by_evaluation.csv").read_text()
     assert table.count("\nReferences,Fine-tuned backbone (saw these labels)") == len(controls)
+
+
+def test_the_ablations_of_the_page_are_made_of_the_records(
+    records: list[Record], frame: pd.DataFrame
+) -> None:
+    is_frozen = frame.main & (frame.kind == "evaluation") & frame.frozen
+    frozen = frame[is_frozen & (frame.arch == "recurrent")]
+    changes = gains_table(frame, "tespec", ABLATIONS).data.set_index("pretraining_overrides")
+    expected = []
+    of_tespec = frozen[frozen.method == "tespec"]
+    for overrides, values in of_tespec.groupby("pretraining_overrides").value:
+        row = [ABLATION_TITLES[overrides], f"{values.mean():.2f} ± {values.std():.2f}", "-", "-"]
+        if overrides:
+            change = changes.loc[overrides]
+            text = "{:+.2f} [{:+.2f}, {:+.2f}]".format(*change[["mean", "low", "high"]])
+            row[2:] = [f"**{text}**" if change.p_holm < ALPHA else text, f"{change.p_holm:.2g}"]
+        expected.append(row)
+    assert sorted(rows("Ablations")) == sorted(expected)
+    means = frozen.groupby(["method", "pretraining_overrides"]).value.mean()
+    gain = means["tespec", ""] - means["scratch", ""]
+    for overrides in ("recurrent=False", "objective.target.kind=histograms"):
+        assert means["tespec", overrides] - means["scratch", ""] < gain / 5  # "nearly all"
+    losses = next(
+        record.metrics
+        for record in records
+        if record.cell.overrides == {"objective.target.kind": "histograms"}
+    )
+    assert f"masked loss, {losses['loss_masked_carried']:.3f}, is that of predicting zero" in TEXT
+    assert losses["loss_masked_carried"] == pytest.approx(losses["loss_zero"], rel=1e-3)
 
 
 def test_the_page_says_how_far_frozen_predicts_full(frame: pd.DataFrame) -> None:
@@ -235,7 +277,10 @@ def test_a_stem_that_was_repeated_is_marked(records: list[Record]) -> None:
         assert (record.weights.stem == "repeated") == is_repeated
 
 
-def test_the_readme_has_the_gains_of_the_records(gains: pd.DataFrame) -> None:
+def test_the_readme_has_the_gains_of_the_records(frame: pd.DataFrame, gains: pd.DataFrame) -> None:
+    changes = gains_table(frame, "tespec", ABLATIONS).data.set_index("pretraining_overrides")
+    loss = -changes["mean"]["recurrent=False"]
+    assert f"Pre-trained without memory, TESPEC scores {loss:.2f} less" in README
     head = re.search(r"^\| mIoU over no pre-training \| (.*) \|$", README, re.MULTILINE)
     assert head
     for evaluation in HEADINGS:
