@@ -113,7 +113,7 @@ def results(folder: str | Path | None = None) -> pd.DataFrame:
         >>> scores = frame[(frame.kind == "evaluation") & frame.main]
         >>> means = scores.groupby("cell").value.mean()  # over seeds
         >>> print(len(means), means.min() > 0)
-        32 True
+        36 True
 
     Args:
         folder: contains `runs/`; None: the harness's results folder.
