@@ -224,7 +224,8 @@ def print_progress(plan: Plan, jobs: Sequence[Job], missing: Sequence[Job]) -> N
     runs = {job.key for job in jobs}
     left = {job.key for job in missing}
     first = len(left - runs)
-    before = f", {first} pre-trainings come first" if first else ""
+    words = "pre-training comes" if first == 1 else "pre-trainings come"
+    before = f", {first} {words} first" if first else ""
     print(f"{plan.title}: {len(runs - left)} of {len(runs)} runs done{before}")
 
 

@@ -28,6 +28,9 @@ def test_missing_runs_are_printed_as_commands(tmp_path, capsys):
     assert len(commands) == 305
     assert commands[0] == "tespec pretrain --method imagenet --profile study --seed 0 --data sample"
     assert not list(tmp_path.iterdir())
+    assert main(["plan", "demo", "--results", str(tmp_path), "--status"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("demo: 0 of 2 runs done, 1 pre-training comes first\n")
 
 
 def test_a_dry_run_adds_up_the_hours_of_fine_tunings_on_real_data(tmp_path, capsys):
