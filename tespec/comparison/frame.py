@@ -406,14 +406,14 @@ def _named(chosen: pd.DataFrame, by: str) -> pd.DataFrame:
     cells["column"] = [f"{MEASURED} ({setting_name(facts)})" for facts in settings]
     displayed = ["network", "arch", "pretraining_data", "mark", "task", "column", "frames"]
     displayed += level & {*OF_CELL}
-    for name, keys, beside in (
+    for name, keys, context in (
         ("label", ["method"], []),
         ("label", ROW, ["network", "arch", "pretraining_data"]),
         ("column", COLUMN, ["task"]),
         # what tables show without a name, such as the test-time augmentation of predictions
         ("label", ["cell"], displayed),
     ):
-        distinguish(cells, name, [key for key in keys if key not in level], beside)
+        distinguish(cells, name, [key for key in keys if key not in level], context)
     names = cells[["cell", "frames", "label", "column"]]
     data = chosen["pretraining_data"]
     data = data.where(chosen["mark"] == "", data + "; " + chosen["mark"])
@@ -422,19 +422,19 @@ def _named(chosen: pd.DataFrame, by: str) -> pd.DataFrame:
     return chosen.merge(names.astype(types), on=["cell", "frames"])
 
 
-def distinguish(rows: pd.DataFrame, name: str, keys: Iterable[str], beside: Sequence[str]) -> None:
+def distinguish(rows: pd.DataFrame, name: str, keys: Iterable[str], context: Sequence[str]) -> None:
     """Extend equal texts in place by the facts that differ, such as ", method version 2".
 
     Args:
         rows: texts and facts, with columns of the frame.
         name: column of the texts.
         keys: facts that may differ.
-        beside: facts that are displayed beside the text, so texts may be equal if these differ.
+        context: facts that are displayed with the text, so texts may be equal if these differ.
     """
     for key in keys:
         if rows[key].nunique() < 2:
             continue
-        differ = rows.groupby([name, *beside])[key].transform("nunique") > 1
+        differ = rows.groupby([name, *context])[key].transform("nunique") > 1
         word = key.replace("_", " ")
         facts = rows.loc[differ, key].map(as_text)
         rows.loc[differ, name] += [f", {word} {fact}" if fact else f", no {word}" for fact in facts]

@@ -92,7 +92,7 @@ class Environment(BaseModel):
     device: str = ""
     cpu: str = ""
     threads: int | None = None
-    processes: Annotated[int, Field(ge=1, le=4096)] = 1
+    processes: Annotated[int, Field(ge=1, le=4096)] = 1  # --reproduce starts as many
 
     @property
     def machine(self) -> str:

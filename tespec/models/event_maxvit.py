@@ -24,7 +24,7 @@ SIZES = {
 }
 
 
-class Stage(nn.Module):
+class MaxViTStage(nn.Module):
     """Strided overlapping convolution, then window and grid attention, channels last.
 
     Args:
@@ -87,7 +87,7 @@ class EventMaxViT(Backbone):
         rates = [drop_path * branch / 7 for branch in range(8)]  # two branches per stage
         widths = (self.in_channels, *self.channels)
         self.stages = nn.ModuleList(
-            Stage(
+            MaxViTStage(
                 widths[index],
                 widths[index + 1],
                 stride=2 if index else 4,
@@ -100,7 +100,7 @@ class EventMaxViT(Backbone):
 
     def embed_patches(self, frames: Tensor) -> Tensor:
         """Move channels of frames (N, in_channels, H, W) last; the first stage embeds patches."""
-        weight = cast("Stage", self.stages[0]).reduce.weight
+        weight = cast("MaxViTStage", self.stages[0]).reduce.weight
         return frames.to(compute_dtype(weight)).permute(0, 2, 3, 1)  # (N, H, W, in_channels)
 
     def stage_modules(self) -> list[nn.Module]:

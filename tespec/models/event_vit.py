@@ -92,7 +92,7 @@ VITS = {
 }
 
 
-class Stage(nn.Module):
+class ViTStage(nn.Module):
     """Consecutive blocks of a ViT; the first stage adds positions and prepends other tokens.
 
     Args:
@@ -183,7 +183,7 @@ class EventViT(PatchBackbone):
         starts = (0, *(block + 1 for block in spec.blocks[:-1]))
         # a list, since the blocks are modules of `vit`
         self.stages: list[nn.Module] = [
-            Stage(self.vit, range(start, end + 1))
+            ViTStage(self.vit, range(start, end + 1))
             for start, end in zip(starts, spec.blocks, strict=True)
         ]
         self.stride = spec.patch if STRIDE % spec.patch == 0 else 16  # of maps before the neck

@@ -79,7 +79,9 @@ def save_predictions(weights: Path, data: Data, out: Path, setup: Setup) -> Numb
             seed=seed,
             events=f"{protocol['events']}; {protocol['histograms']}",
             classes=settings.classes,
-            data_fingerprint=fingerprint_of(task.checksums(check=setup.check_data)),
+            data_fingerprint=fingerprint_of(
+                broadcast(task.checksums(check=setup.check_data) if is_first() else {})
+            ),
             weights=of_run.get("weights", {"doubt": "initial weights not described"}),
         )
     except ValidationError as error:

@@ -229,13 +229,19 @@ def test_the_ablations_of_the_page_are_made_of_the_records(
     gain = means["tespec", ""] - means["scratch", ""]
     for overrides in ("recurrent=False", "objective.target.kind=histograms"):
         assert means["tespec", overrides] - means["scratch", ""] < gain / 5  # "nearly all"
-    losses = next(
-        record.metrics
-        for record in records
-        if record.cell.overrides == {"objective.target.kind": "histograms"}
-    )
-    assert f"masked loss, {losses['loss_masked_carried']:.3f}, is that of predicting zero" in TEXT
-    assert losses["loss_masked_carried"] == pytest.approx(losses["loss_zero"], rel=1e-3)
+    every = {name: pattern for name, pattern in ABLATIONS.items() if name != "method"}
+    of_all = gains_table(frame, "tespec", every).data.set_index("pretraining_overrides")
+    losses, p_holm = [], []
+    for name, value in (("recurrent", False), ("objective.target.kind", "histograms")):
+        metrics = next(
+            record.metrics for record in records if record.cell.overrides == {name: value}
+        )
+        assert metrics["loss_masked_carried"] == pytest.approx(metrics["loss_zero"], rel=1e-3)
+        losses.append(f"{metrics['loss_masked_carried']:.3f}")
+        p_holm.append(f"{of_all.p_holm[f'{name}={value}']:.2g}")
+    assert f"masked losses of {' and '.join(losses)} are those of predicting zero" in TEXT
+    assert len(of_all) == 11
+    assert f"over all eleven comparisons with TESPEC it is {' and '.join(p_holm)}" in TEXT
 
 
 def test_the_page_says_how_far_frozen_predicts_full(frame: pd.DataFrame) -> None:
